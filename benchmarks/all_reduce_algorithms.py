@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 import pages
 from absl import app, flags
 
-from tfdist.all_reduce.choice import choose, seconds
+from tfdist.all_reduce.choice import choose, seconds, segments_of
 from tfdist.all_reduce.cost import COSTS, lower_bound
 from tfdist.all_reduce.network import CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, Transfer
-from tfdist.all_reduce.segments import segments_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

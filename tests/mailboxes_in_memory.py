@@ -9,8 +9,8 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import LEFT, NOTHING, Message
-from tfdist.local_update.transport import GoneError, SilentError
+from tfdist.local_update.message import LEFT, NOTHING, GoneError, Message, SilentError
+from tfdist.local_update.mix import Mix
 
 
 class Dies(Exception):
@@ -180,3 +180,9 @@ class Crew:
             if isinstance(each, Exception):
                 raise each
         return found
+
+
+def train(mix: Mix, by: Any) -> None:
+    """Takes a local step that adds a number, or a vector, to the model."""
+    mix.vector.write(mix.vector.read() + np.float32(by))
+    mix.step_done()

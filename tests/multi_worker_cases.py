@@ -844,7 +844,7 @@ def kinds_of_data():
 
 def kept(kind, strategy):
     """Interrupted at step 2 of epoch 1, and continued from a checkpoint."""
-    from tfdist.synchronous.fit import input as sharing
+    from tfdist.peers import input as sharing
 
     directory, make = own_directory(strategy, f"kept_{kind}"), kinds_of_data()[kind]
 

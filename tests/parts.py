@@ -149,7 +149,7 @@ LEFT_OUT = (
     "test_launch_local::test_server_that_never_listens_is_named_with_its_address",
     "test_local_update_fragments::test_the_others_become_equal_again_after_a_loss",
     "test_local_update_overlap::test_gossip_and_narrow_messages_overlap",
-    "test_local_update_wire::test_models_become_equal_again_after_a_loss",
+    "test_local_update_compression::test_models_become_equal_again_after_a_loss",
     "test_mixing::test_the_command_draws_the_graphs",
     "test_mnist_5k::test_a_failed_preparation_leaves_nothing_and_is_reported",
     "test_mnist_5k::test_loads_without_a_network",

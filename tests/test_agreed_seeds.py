@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.data.order import shuffled
-from tfdist.synchronous.extended import UnequalModelError
-from tfdist.synchronous.fit import agreement
-from tfdist.synchronous.fit.shuffle import seeds_of, with_agreed_seeds
+from tfdist.data.sources import shuffled
+from tfdist.peers import agreement
+from tfdist.peers.agreement import UnequalModelError
+from tfdist.peers.shuffle import seeds_of, with_agreed_seeds
 
 from .deadline import DEADLINE
 

@@ -5,8 +5,10 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.all_reduce import choice, cross_device_ops, measure, networks
+from tfdist.all_reduce import choice, cross_device_ops, measure
 from tfdist.all_reduce.schedule import SCHEDULES, build
+
+from .all_reduce_cases import Counted, make_logical_cpus
 
 pytestmark = pytest.mark.own_process
 
@@ -20,10 +22,7 @@ MANY = 10_000_000
 
 @pytest.fixture(scope="module", autouse=True)
 def nine_devices():
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES)
-    )
+    make_logical_cpus(len(DEVICES))
 
 
 def draw(shape, dtype, seed) -> np.ndarray:
@@ -271,22 +270,6 @@ def test_devices_that_share_memory_add_up_before_they_send(monkeypatch):
         assert of_device[2].values.shape == (6 * 13, 1)
 
 
-class Counted(tfdist.AllReduce):
-    """Counts the buckets that are exchanged, as they are."""
-
-    runs = 0
-
-    def _sum_bucket(self, *bucket):
-        def count():
-            self.runs += 1
-            return 0
-
-        ran = tf.py_function(count, [], tf.int32)
-        sums = super()._sum_bucket(*bucket)
-        with tf.control_dependencies([ran]):
-            return [[tf.identity(value) for value in values] for values in sums]
-
-
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_a_strategy_reduces_by_it_in_every_step(algorithm, traced):
@@ -477,10 +460,10 @@ def test_a_network_is_between_a_list_of_devices(devices):
 
 def test_without_a_network_or_a_way_to_measure_it_one_is_assumed():
     ops = tfdist.AllReduce()
-    assert ops.network_between(DEVICES) is networks.NETWORK
+    assert ops.network_between(DEVICES) is measure.NETWORK
     elsewhere = [f"/job:worker/task:{task}/device:CPU:0" for task in range(2)]
     with tf.Graph().as_default():
-        assert ops.network_between(elsewhere) is networks.NETWORK
+        assert ops.network_between(elsewhere) is measure.NETWORK
     with pytest.raises(ValueError, match="no device"):
         ops.network_between(elsewhere)
 

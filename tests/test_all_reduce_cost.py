@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdist
-from tfdist.all_reduce import choice, cost, segments
+from tfdist.all_reduce import choice, cost
 from tfdist.all_reduce.cost import COSTS, Cost
 from tfdist.all_reduce.network import CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, build, ring
@@ -127,7 +127,7 @@ def test_an_interface_has_one_message_at_a_time_unless_told():
 @settings(max_examples=100)
 @given(networks, sizes, st.integers(1, 9), st.integers(1, 9))
 def test_the_pipeline_is_what_its_segments_do(network, size, num_devices, count):
-    formula = segments.pipelined_ring_seconds(size, num_devices, network, count)
+    formula = choice.pipelined_ring_seconds(size, num_devices, network, count)
     assert formula == pytest.approx(
         pipelined(num_devices, network, size, count), rel=1e-9, abs=1e-15
     )
@@ -140,15 +140,15 @@ def test_the_pipeline_is_what_its_segments_do(network, size, num_devices, count)
 @given(networks, sizes, st.integers(1, 40))
 def test_the_ring_is_timed_in_the_segments_that_are_executed(network, size, n):
     executed = tfdist.RingAllReduce(network=network).segments_of_chunk(size / n, HOSTS)
-    expected = segments.pipelined_ring_seconds(size, n, network, executed)
+    expected = choice.pipelined_ring_seconds(size, n, network, executed)
     assert choice.seconds("ring", size, n, network) == expected
 
 
 def test_segments_hide_latency_and_addition_but_not_for_small_tensors():
     def gain(size, network):
-        chunks = segments.segments_of(size / 4, network.bandwidth)
-        whole = segments.pipelined_ring_seconds(size, 4, network, 1)
-        return whole / segments.pipelined_ring_seconds(size, 4, network, chunks)
+        chunks = choice.segments_of(size / 4, network.bandwidth)
+        whole = choice.pipelined_ring_seconds(size, 4, network, 1)
+        return whole / choice.pipelined_ring_seconds(size, 4, network, chunks)
 
     assert gain(1_000, SLOW) == 1
     assert 1 < gain(25 * MB, SLOW) < 1.01
@@ -174,7 +174,7 @@ def test_where_processors_are_shared_the_fewest_messages_win():
     assert choice.seconds("reduce_then_broadcast", 0, 4, shared) == pytest.approx(6e-3)
     assert choice.seconds("tree", 0, 4, shared) == pytest.approx(6e-3)
     # Twice as many segments are twice as many messages.
-    assert segments.pipelined_ring_seconds(0, 4, shared, 2) == pytest.approx(48e-3)
+    assert choice.pipelined_ring_seconds(0, 4, shared, 2) == pytest.approx(48e-3)
     own = Network(2e-4, 125e6, 2e-10, 2e-5)
     for size in (25 * MB, 100 * MB):
         assert choice.seconds("ring", size, 4, shared) == pytest.approx(
@@ -272,7 +272,7 @@ def test_wrong_numbers_are_refused():
     with pytest.raises(ScheduleError, match="at least 1 device"):
         choice.choose(1, 0, SLOW)
     with pytest.raises(CostError, match="at least 1 segment, not 0"):
-        segments.pipelined_ring_seconds(1, 4, SLOW, 0)
+        choice.pipelined_ring_seconds(1, 4, SLOW, 0)
 
 
 @pytest.fixture

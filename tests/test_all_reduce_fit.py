@@ -7,28 +7,14 @@ import tensorflow as tf
 
 import tfdist
 
+from .all_reduce_cases import Counted, make_logical_cpus
+
 pytestmark = pytest.mark.own_process
 
 DEVICES = [f"CPU:{i}" for i in range(4)]
 SAMPLES, BATCH, EPOCHS = 40, 16, 3  # The last batch of an epoch is of 8.
 STEPS = 3 * EPOCHS
 WORDS = 11
-
-
-class Counted(tfdist.AllReduce):
-    """Counts, as they run, the buckets that are exchanged."""
-
-    runs = 0
-
-    def _sum_bucket(self, *bucket):
-        def count():
-            self.runs += 1
-            return 0
-
-        ran = tf.py_function(count, [], tf.int32)
-        sums = super()._sum_bucket(*bucket)
-        with tf.control_dependencies([ran]):
-            return [[tf.identity(value) for value in values] for values in sums]
 
 
 def trained(cross_device_ops) -> list[np.ndarray]:
@@ -61,10 +47,7 @@ def trained(cross_device_ops) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module", autouse=True)
 def four_devices():
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * len(DEVICES)
-    )
+    make_logical_cpus(len(DEVICES))
 
 
 @pytest.fixture(scope="module")

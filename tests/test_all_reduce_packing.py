@@ -2,17 +2,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdist.all_reduce.choice import (
+    MAX_SEGMENT_BYTES,
+    MIN_SEGMENT_BYTES,
+    segments_of,
+)
 from tfdist.all_reduce.packing import (
     ALIGNED_ELEMENTS,
     buckets,
     cuts,
     cuts_of_chunks,
     slices_of_parts,
-)
-from tfdist.all_reduce.segments import (
-    MAX_SEGMENT_BYTES,
-    MIN_SEGMENT_BYTES,
-    segments_of,
 )
 
 SIZES = st.lists(st.integers(0, 300), max_size=30)

@@ -200,19 +200,20 @@ def test_two_devices_exchange_halves_or_meet_at_the_first(name):
         assert schedule.transfers == schedules.ring(2).transfers
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_no_devices_are_refused(name):
-    with pytest.raises(ScheduleError, match="at least 1 device; received 0"):
-        schedules.build(name, 0)
-
-
-def test_an_unknown_algorithm_is_refused_with_those_that_exist():
-    message = "'star': choose one of 'ring', 'reduce_then_broadcast', 'tree', 'all"
+@pytest.mark.parametrize(
+    ("name", "devices", "chunk", "message"),
+    [
+        *[(name, 0, 0, "at least 1 device; received 0") for name in SCHEDULES],
+        (
+            "star",
+            4,
+            0,
+            "'star': choose one of 'ring', 'reduce_then_broadcast', 'tree', ",
+        ),
+        ("ring", 4, -1, "no chunk -1: ring for 4 devices"),
+        ("ring", 4, 4, "no chunk 4: ring for 4 devices"),
+    ],
+)
+def test_what_no_schedule_has_is_refused(name, devices, chunk, message):
     with pytest.raises(ScheduleError, match=message):
-        schedules.build("star", 4)
-
-
-@pytest.mark.parametrize("chunk", [-1, 4])
-def test_an_owner_of_no_chunk_is_refused(chunk):
-    with pytest.raises(ScheduleError, match=f"no chunk {chunk}: ring for 4 devices"):
-        schedules.ring(4).owner(chunk)
+        schedules.build(name, devices).owner(chunk)

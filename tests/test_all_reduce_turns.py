@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.all_reduce.bucket import sum_bucket
-from tfdist.all_reduce.exchange import Turns
+from tfdist.all_reduce.executor import Turns
 from tfdist.all_reduce.schedule import build
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_config import Cluster, ClusterError
 from tfdist import ParameterServerStrategy, StartupTimeoutError
 from tfdist.cluster.reach import try_until_reached
-from tfdist.cluster.servers import wait_for_servers
+from tfdist.cluster.startup import wait_for_servers
 
 from .addresses import free_addresses
 from .deadline import DEADLINE

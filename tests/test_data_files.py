@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfdist.data.array_file import array_file
 from tfdist.data.errors import SourceError
 from tfdist.data.record_index import record_offsets
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex64"]
 
@@ -87,16 +87,16 @@ def test_what_cannot_be_read_in_place(tmp_path, array, why):
         array_file(tmp_path / "x.npy")
 
 
-def test_a_part_of_an_array(tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "begin", "why"),
+    [("r", 1, "Give the whole array"), ("c", 0, "opened with mmap_mode='c'")],
+    ids=["a_part", "changes_stay_in_this_process"],
+)
+def test_what_a_map_of_a_file_may_not_be(tmp_path, mode, begin, why):
     np.save(tmp_path / "x.npy", np.zeros((4, 3)))
-    with pytest.raises(SourceError, match="Give the whole array"):
-        array_file(np.load(tmp_path / "x.npy", mmap_mode="r")[1:])
-
-
-def test_a_map_whose_changes_stay_in_this_process(tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
-    with pytest.raises(SourceError, match="opened with mmap_mode='c'"):
-        array_file(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    array = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    with pytest.raises(SourceError, match=why):
+        array_file(array[begin:] if begin else array)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.worker_input import WorkerInput
-from tfdist.synchronous.fit.input import ShardedIterator, Totals
+from tfdist.peers.input import ShardedIterator, Totals
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE
 

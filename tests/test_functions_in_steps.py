@@ -43,6 +43,12 @@ class Local(DefaultDriver):
         return self._function(building.step_of(model, building.TEST))
 
 
+def local_strategy():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    strategy.fit_driver = Local(strategy)
+    return strategy
+
+
 class Compiled(layers.Layer):
     """Normalizes and counts in a function of its own, as a user of TensorFlow 1.x does."""
 
@@ -160,8 +166,7 @@ def paths_of(optimizer):
     "build", [FunctionInStep, WithoutCall, FunctionAroundCall, WithTwoTapes]
 )
 def test_every_write_is_made(build):
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    strategy.fit_driver = Local(strategy)
+    strategy = local_strategy()
     ours, optimizer = trained(build, strategy)
     plain, expected = trained(build, tf.distribute.get_strategy())
     assert int(optimizer.iterations) == 20
@@ -186,8 +191,7 @@ class Generating(keras.Model):
 
 
 def test_layers_that_were_built_for_other_inputs_than_the_steps_say_how_to_build_them():
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    strategy.fit_driver = Local(strategy)
+    strategy = local_strategy()
     with strategy.scope():
         model = Generating()
         model.compile("sgd")
@@ -216,8 +220,7 @@ class TakingTurns(FunctionAroundCall):
 
 
 def test_a_write_that_the_rehearsal_took_away_is_reported():
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    strategy.fit_driver = Local(strategy)
+    strategy = local_strategy()
     words = r"train_step writes (\w+/)*odd when .* Python state .*add_weight"
     with pytest.raises(LostWritesError, match=words):
         trained(TakingTurns, strategy)
@@ -293,8 +296,7 @@ class Regularized(keras.Model):
 
 @pytest.mark.parametrize("cls", [OfFixedSize, Regularized])
 def test_a_rehearsal_has_what_a_step_reads(cls):
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    strategy.fit_driver = Local(strategy)
+    strategy = local_strategy()
     with strategy.scope():
         model = cls()
         model.compile("sgd")

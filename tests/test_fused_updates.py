@@ -88,6 +88,19 @@ def gradients_of(step):
     return [draws.normal(size=shape).astype("float32") for shape in SHAPES.values()]
 
 
+def check_equal(training, plain):
+    ours = training.values()
+    for name, expected in plain.values().items():
+        np.testing.assert_allclose(
+            ours[name], expected, rtol=1e-4, atol=1e-6, err_msg=name
+        )
+
+
+def run(strategy, training, step):
+    strategy.coordinator.schedule(training.step, args=gradients_of(step))
+    strategy.coordinator.join()
+
+
 def types_of(training, prefix):
     return [o.op for o in training.operations() if o.op.startswith(prefix)]
 
@@ -104,13 +117,9 @@ def test_a_step_has_one_operation_per_weight_and_equals_keras(
     training = on_cluster(strategy, KERNELS[op], partitioner)
     plain = Training(KERNELS[op], lambda apply, args: apply(*args))
     for step in range(STEPS):
-        strategy.coordinator.schedule(training.step, args=gradients_of(step))
-        strategy.coordinator.join()
+        run(strategy, training, step)
         plain.step(*gradients_of(step))
-    for name, expected in plain.values().items():
-        np.testing.assert_allclose(
-            training.values()[name], expected, rtol=1e-4, atol=1e-6, err_msg=name
-        )
+    check_equal(training, plain)
     pieces = len(SHAPES) if partitioner is None else 2 * len(SHAPES)
     assert types_of(training, "ResourceApply") == [op] * pieces
     # All that is left is the count of steps.
@@ -149,14 +158,10 @@ def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
     # Two powers for each ps in each step: the second step has another number.
     assert len(types_of(training, "Pow")) == 2 * 2 * len(devices)
     plain = Training(KERNELS["ResourceApplyAdam"], lambda apply, args: apply(*args))
-    strategy.coordinator.schedule(training.step, args=gradients_of(0))
-    strategy.coordinator.join()
+    run(strategy, training, 0)
     for _ in range(2):
         plain.step(*gradients_of(0))
-    for name, expected in plain.values().items():
-        np.testing.assert_allclose(
-            training.values()[name], expected, rtol=1e-4, atol=1e-6, err_msg=name
-        )
+    check_equal(training, plain)
 
 
 # All kernels lock, as test_fused_kernels.py sees; two of them, with slots and without a
@@ -192,8 +197,7 @@ def test_no_update_of_two_workers_is_lost(strategy, op):
 def test_others_keep_the_operations_of_keras(strategy, make):
     training = on_cluster(strategy, make)
     assert types_of(training, "ResourceApply") == []
-    strategy.coordinator.schedule(training.step, args=gradients_of(0))
-    strategy.coordinator.join()
+    run(strategy, training, 0)
     assert int(training.optimizer.iterations) == 1
 
 
@@ -206,14 +210,10 @@ def test_decay_clipping_and_averages_stay_around_the_kernel(strategy):
     training = on_cluster(strategy, make)
     plain = Training(make, lambda apply, args: apply(*args))
     for step in range(STEPS):
-        strategy.coordinator.schedule(training.step, args=gradients_of(step))
-        strategy.coordinator.join()
+        run(strategy, training, step)
         plain.step(*gradients_of(step))
     assert types_of(training, "ResourceApply") == ["ResourceApplyAdam"] * len(SHAPES)
-    for name, expected in plain.values().items():
-        np.testing.assert_allclose(
-            training.values()[name], expected, rtol=1e-4, atol=1e-6, err_msg=name
-        )
+    check_equal(training, plain)
 
 
 def test_rows_of_an_embedding_keep_the_operations_of_keras(strategy):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tf_config.contract import EXIT_STALLED
-from tfdist.liveness.last_resort import LastResort
+from tfdist.liveness.watched_workers import LastResort
 
 from .deadline import DEADLINE
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
-from tfdist.data.order import shuffled
-from tfdist.synchronous.fit.shares import (
+from tfdist.data.sources import shuffled
+from tfdist.peers.shares import (
     UnequalDataError,
     naming_too_few_files,
     own_batches,
@@ -202,24 +202,20 @@ def test_a_copy_of_a_memory_map_is_an_array_in_memory(tmp_path):
     assert list(from_source(copy).as_numpy_iterator()) == [0, 1, 2, 3]
 
 
-def test_one_path_in_place_of_a_list():
-    with pytest.raises(SourceError, match="takes a list of paths; received '/x.tfr'"):
-        from_files("/x.tfr")
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [("/x.tfr", "takes a list of paths; received '/x.tfr'"), ([], "in 0 files")],
+)
+def test_files_that_are_none(paths, why):
+    with pytest.raises(SourceError, match=why):
+        from_files(paths)
 
 
-def test_a_block_that_is_no_integer(path):
-    with pytest.raises(ValueError, match=r"an integer of at least 1 .* received 1\.5"):
-        from_source(path, shuffle=True, block=1.5)
-
-
-def test_no_records():
-    with pytest.raises(SourceError, match="no records in 0 files"):
-        from_files([])
-
-
-def test_a_block_of_nothing(path):
-    with pytest.raises(ValueError, match="at least 1 example; received 0"):
-        from_source(path, shuffle=True, block=0)
+@pytest.mark.parametrize("block", [1.5, 0])
+def test_a_block_is_a_number_of_examples(path, block):
+    words = f"an integer of at least 1 example; received {block}"
+    with pytest.raises(ValueError, match=words):
+        from_source(path, shuffle=True, block=block)
 
 
 def with_policy(data, name):

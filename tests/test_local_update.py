@@ -69,7 +69,7 @@ def check(workers):
 def check_equal(workers):
     first, *others = check(workers)
     for other in others:
-        for name in [each for each in first if each.startswith("w")]:
+        for name in weights_of(first):
             assert other[name].tobytes() == first[name].tobytes(), name
 
 
@@ -174,17 +174,30 @@ def test_a_mean_after_every_step_of_sgd_is_synchronous_training(every_step):
         check_close(worker, alone, set(alone))
 
 
+def adam():
+    return keras.optimizers.AdamW(0.01)
+
+
+def mean_by_hand(local_steps, outer=None):
+    return by_hand(2, local_steps, adam, np.full((2, 2), 0.5), outer)[0]
+
+
+def weights_of(found):
+    return [name for name in found if name.startswith("w")]
+
+
+def check_by_hand(workers, expected, other, differs=("w0",)):
+    """The same model on all, which is as expected, and not what another way gives."""
+    check_equal(workers)
+    check_close(workers[0], expected, weights_of(expected))
+    assert max(np.abs(workers[0][n] - other[n]).max() for n in differs) > 1e-3
+
+
 def test_each_worker_has_an_optimizer_of_its_own(every_step):
     """Adam is not linear: the mean of two Adams is not Adam of the mean."""
-    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
-    expected = by_hand(2, 1, optimizer, np.full((2, 2), 0.5))[0]
-    weights = [name for name in expected if name.startswith("w")]
-    workers = every_step["adam"]
-    check_equal(workers)
-    check_close(workers[0], expected, weights)
-    alone = cases.trained(synchronous.Alone(), optimizer)
-    distance = max(np.abs(workers[0][n] - alone[n]).max() for n in weights)
-    assert distance > 1e-3
+    alone = cases.trained(synchronous.Alone(), adam)
+    expected = mean_by_hand(1)
+    check_by_hand(every_step["adam"], expected, alone, weights_of(expected))
 
 
 def test_statistics_of_batch_normalization_are_averaged(every_step):
@@ -193,22 +206,21 @@ def test_statistics_of_batch_normalization_are_averaged(every_step):
     assert np.abs(workers[0]["w4"]).max() > 0.01  # the moving mean
 
 
-def test_a_worker_without_a_row_takes_no_step_and_mixes(every_step):
-    workers = every_step["last_batch_of_one"]
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    [
+        # A worker without a row takes no step, and mixes.
+        ("last_batch_of_one", [2, 3]),
+        # Of unknown length.
+        ("generator", [5, 5]),
+        # A dataset of each worker's own.
+        ("own_data", [10, 10]),
+    ],
+)
+def test_each_worker_takes_the_steps_of_its_data(every_step, case, steps):
+    workers = every_step[case]
     check_equal(workers)
-    assert [worker["steps"] for worker in workers] == [2, 3]
-
-
-def test_data_of_unknown_length(every_step):
-    workers = every_step["generator"]
-    check_equal(workers)
-    assert [worker["steps"] for worker in workers] == [5, 5]
-
-
-def test_every_worker_can_have_its_own_dataset(every_step):
-    workers = every_step["own_data"]
-    check_equal(workers)
-    assert [worker["steps"] for worker in workers] == [10, 10]
+    assert [worker["steps"] for worker in workers] == steps
 
 
 def test_what_the_strategy_distributes_is_the_same_data(every_step):
@@ -256,46 +268,26 @@ def test_workers_with_different_strategies_are_told_before_the_first_mix(
 
 
 def test_diloco_is_what_its_paper_says(diloco):
-    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
-    expected = by_hand(2, 3, optimizer, np.full((2, 2), 0.5), OUTER)[0]
-    workers = diloco["adam"]
-    check_equal(workers)
-    weights = [name for name in expected if name.startswith("w")]
-    check_close(workers[0], expected, weights)
-    plain = by_hand(2, 3, optimizer, np.full((2, 2), 0.5))[0]
-    assert np.abs(workers[0]["w0"] - plain["w0"]).max() > 1e-3
+    check_by_hand(diloco["adam"], mean_by_hand(3, OUTER), mean_by_hand(3))
 
 
 def test_a_mix_that_overlaps_with_the_next_round(overlapped):
     """Ten steps: rounds of 3, 3, 3 and 1, the last of which is waited for."""
-    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
-    expected = by_hand_overlapped(optimizer, OUTER)
-    workers = overlapped["adam"]
-    check_equal(workers)
-    weights = [name for name in expected if name.startswith("w")]
-    check_close(workers[0], expected, weights)
-    waited = by_hand(2, 3, optimizer, np.full((2, 2), 0.5), OUTER)[0]
-    assert np.abs(workers[0]["w0"] - waited["w0"]).max() > 1e-3
+    expected = by_hand_overlapped(adam, OUTER)
+    check_by_hand(overlapped["adam"], expected, mean_by_hand(3, OUTER))
 
 
 def test_fragments_are_mixed_one_after_the_other(fragmented):
     """Of 32, 8, 8 and 1 weights: in rounds of 3 steps, after the first and the third."""
-    optimizer = lambda: keras.optimizers.AdamW(0.01)  # noqa: E731
-    groups = [[0], [1, 2, 3]]
-    expected = by_hand_overlapped(optimizer, OUTER, (1, 3), groups)
-    workers = fragmented["adam"]
-    check_equal(workers)
-    weights = [name for name in expected if name.startswith("w")]
-    check_close(workers[0], expected, weights)
-    whole = by_hand_overlapped(optimizer, OUTER)
-    assert np.abs(workers[0]["w0"] - whole["w0"]).max() > 1e-3
+    expected = by_hand_overlapped(adam, OUTER, (1, 3), [[0], [1, 2, 3]])
+    check_by_hand(fragmented["adam"], expected, by_hand_overlapped(adam, OUTER))
 
 
 def test_gossip_on_a_ring_is_what_its_matrix_says(gossip):
     optimizer = lambda: keras.optimizers.SGD(0.1, momentum=0.9)  # noqa: E731
     expected = by_hand(4, 2, optimizer, mixing.ring(4).matrix())
     for found, model in zip(check(gossip["sgd"]), expected, strict=True):
-        check_close(found, model, [name for name in model if name.startswith("w")])
+        check_close(found, model, weights_of(model))
 
 
 def test_gossip_keeps_the_mean_and_models_come_closer(gossip):

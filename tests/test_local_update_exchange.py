@@ -1,19 +1,13 @@
 """What workers compute from each other's mailboxes, and what they do about a lost one."""
 
 import itertools
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mailboxes_in_memory import Crew, Dies
-
-from tests.deadline import DEADLINE
 from tfdist import mixing
 from tfdist.local_update.message import (
     Call,
@@ -24,6 +18,9 @@ from tfdist.local_update.message import (
 )
 from tfdist.local_update.messenger import GivenUpError, OutOfStepError
 from tfdist.local_update.workers import Workers
+
+from .deadline import DEADLINE
+from .mailboxes_in_memory import Crew, Dies
 
 
 def vector_of(worker, size=10):

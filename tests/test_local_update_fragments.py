@@ -1,8 +1,6 @@
 """Models that are mixed in fragments: which variables, when, and what each exchange sends."""
 
-import sys
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mailboxes_in_memory import Crew, Dies
-
-from tests.deadline import DEADLINE
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_fragments
-from tfdist.local_update.balance import balanced_groups
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.outer_step import one_each
-from tfdist.local_update.rounds import Rounds
+from tfdist.local_update.rounds import Rounds, balanced_groups
+
+from .deadline import DEADLINE
+from .mailboxes_in_memory import Crew, Dies, train
 
 MEAN = mixing.Mean()
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=30)
@@ -75,12 +71,6 @@ def model_of(value, layers=4):
     )
     model.set_weights([np.full((8, 8), float(value))] * layers)
     return model
-
-
-def train(mix, by):
-    """A local step."""
-    mix.vector.write(mix.vector.read() + np.float32(by))
-    mix.step_done()
 
 
 def sizes_of_messages(exchange):

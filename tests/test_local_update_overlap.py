@@ -1,8 +1,6 @@
 """Mixes that run during the next local steps: the order of exchanges, and who waits."""
 
-import sys
 import threading
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,15 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mailboxes_in_memory import Crew
-
-from tests.deadline import DEADLINE
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_overlap
 from tfdist.local_update.messenger import GivenUpError
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.overlap import after_overlap
+from tfdist.local_update.rounds import after_overlap
+
+from .deadline import DEADLINE
+from .mailboxes_in_memory import Crew, train
 
 MEAN = mixing.Mean()
 
@@ -31,12 +28,6 @@ def model_of(value):
 
 def value_of(mix):
     return float(mix.vector.read()[0])
-
-
-def train(mix, by):
-    """A local step."""
-    mix.vector.write(mix.vector.read() + np.float32(by))
-    mix.step_done()
 
 
 class Held:

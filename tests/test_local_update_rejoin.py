@@ -1,22 +1,19 @@
 """A worker that was lost and started again takes part again: decisions, and in threads."""
 
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mailboxes_in_memory import Crew, Dies
-
-from tests.deadline import DEADLINE
 from tfdist.local_update import rejoin, rejoining
 from tfdist.local_update.message import Call
 from tfdist.local_update.rejoin import Move, RejoinError, Request
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.sharing import DataPlace, SharedData
+
+from .deadline import DEADLINE
+from .mailboxes_in_memory import Crew, Dies
 
 SETTINGS = "local_steps=1"
 

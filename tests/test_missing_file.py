@@ -10,8 +10,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.keras import missing_file
-from tfdist.keras.missing_file import explained, leave_to_chief, load_from_chief
+from tfdist.keras import saving
+from tfdist.keras.saving import explained, leave_to_chief, load_from_chief
 
 
 def worker(index: int) -> SimpleNamespace:
@@ -102,7 +102,7 @@ def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
     clock = SimpleNamespace(
         monotonic=lambda: 0.0, sleep=lambda _: path.write_text("new")
     )
-    monkeypatch.setattr(missing_file, "time", clock)
+    monkeypatch.setattr(saving, "time", clock)
     assert load_from_chief(worker(1), path, load) == "new"
     assert loads == ["new", "new"]
     leave_to_chief(path)

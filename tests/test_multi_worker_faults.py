@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
-from tfdist.synchronous.fit.row_range import row_range
+from tfdist.peers.shares import row_range
 
 from .addresses import free_addresses
 from .deadline import DEADLINE, PROGRAM_DEADLINE

@@ -189,12 +189,31 @@ class FailingCoordinator:
         raise self.error
 
 
-@pytest.mark.parametrize("wait", ["join", "submit_another"])
-def test_waiting_for_steps_raises_the_short_error(wait):
-    in_flight = InFlight(FailingCoordinator(), limit=2)
-    in_flight.submit(None, None)
+class Refusing(FailingCoordinator):
+    def schedule(self, function, args):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "before", "call"),
+    [
+        (FailingCoordinator, InFlight.submit, lambda steps, _: steps.join()),
+        (
+            FailingCoordinator,
+            InFlight.submit,
+            lambda steps, _: steps.submit(None, None),
+        ),
+        # What another function failed with.
+        (FailingCoordinator, InFlight.schedule, InFlight.fetch),
+        (Refusing, None, lambda steps, _: steps.schedule(None, None)),
+    ],
+    ids=["join", "submit_another", "fetch", "schedule"],
+)
+def test_waiting_for_steps_raises_the_short_error(coordinator, before, call):
+    in_flight = InFlight(coordinator(), limit=2)
+    output = before and before(in_flight, None, None)
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        in_flight.join() if wait == "join" else in_flight.submit(None, None)
+        call(in_flight, output)
     assert raised.value.message == SHORT
     assert raised.value.__suppress_context__
 
@@ -211,21 +230,3 @@ def test_shapes_that_do_not_match_may_be_those_of_the_last_batch(reason):
     ) as raised:
         in_flight.join()
     assert ("the last one may have fewer" in raised.value.message) == (reason != "no")
-
-
-def test_fetching_raises_what_another_function_failed_with():
-    in_flight = InFlight(FailingCoordinator(), limit=2)
-    output = in_flight.schedule(None, None)
-    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        in_flight.fetch(output)
-    assert raised.value.message == SHORT
-
-
-def test_scheduling_raises_the_short_error():
-    class Refusing(FailingCoordinator):
-        def schedule(self, function, args):
-            raise self.error
-
-    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        InFlight(Refusing(), limit=2).schedule(None, None)
-    assert raised.value.message == SHORT

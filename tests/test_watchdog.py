@@ -13,7 +13,7 @@ from tf_config import Cluster, Task, contract
 from tf_config.contract import EXIT_STALLED
 from tfdist import StartupTimeoutError
 from tfdist.cluster.health import problems
-from tfdist.cluster.servers import wait_for_servers
+from tfdist.cluster.startup import wait_for_servers
 from tfdist.liveness import supervision
 from tfdist.liveness.activity import DATA, STEPS, Activity
 from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled

@@ -73,6 +73,8 @@ from tfdist.parameter_server.fit.refusals import (
 from tfdist.parameter_server.strategy import (
     ParameterServerStrategy as ParameterServerStrategy,
 )
+from tfdist.peers.agreement import UnequalModelError as UnequalModelError
+from tfdist.peers.shares import UnequalDataError as UnequalDataError
 from tfdist.pipeline.errors import PipelineError as PipelineError
 from tfdist.pipeline.strategy import PipelineStrategy as PipelineStrategy
 from tfdist.placement.greedy import BestFit as BestFit
@@ -111,13 +113,11 @@ from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split
 from tfdist.splitting.split import SplitError as SplitError
 from tfdist.synchronous.extended import UnequalDevicesError as UnequalDevicesError
-from tfdist.synchronous.extended import UnequalModelError as UnequalModelError
 from tfdist.synchronous.fit.all_rows import whole_batch as whole_batch
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (
     SynchronousTrainingError as SynchronousTrainingError,
 )
-from tfdist.synchronous.fit.shares import UnequalDataError as UnequalDataError
 from tfdist.synchronous.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )

@@ -8,11 +8,7 @@ from tfdist.all_reduce.network import Network
 
 
 def checked_network(network: Network | None) -> Network | None:
-    """Returns a network, or None.
-
-    Raises:
-        TypeError: If it is neither.
-    """
+    """Returns a network, or None."""
     if network is not None and not isinstance(network, Network):
         raise TypeError(
             f"network must be a tfdist.Network or None; received {network!r}"
@@ -21,12 +17,7 @@ def checked_network(network: Network | None) -> Network | None:
 
 
 def checked_bytes(name: str, value: float | None) -> float | None:
-    """Returns a size in bytes, or None.
-
-    Raises:
-        TypeError: If it is not a number.
-        ValueError: If it is not positive.
-    """
+    """Returns a size in bytes, above 0, or None."""
     if value is not None and not isinstance(value, Real):
         raise TypeError(f"{name} must be a number of bytes or None; received {value!r}")
     if value is not None and not value > 0:
@@ -35,11 +26,7 @@ def checked_bytes(name: str, value: float | None) -> float | None:
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Checks that no device is repeated.
-
-    Raises:
-        ValueError: If one is.
-    """
+    """Checks that no device is repeated."""
     for device in devices:
         if devices.count(device) > 1:
             raise ValueError(
@@ -50,11 +37,7 @@ def check_devices(devices: Sequence[str]) -> None:
 
 
 def check_lists(per_device: Sequence[Sequence[Any]], devices: Sequence[str]) -> None:
-    """Checks that there is one list of tensors per device, all of equal length.
-
-    Raises:
-        ValueError: If not, or if there is no device.
-    """
+    """Checks that each device, one at least, has a list of equally many tensors."""
     numbers = [len(tensors) for tensors in per_device]
     if not devices or len(numbers) != len(devices) or len(set(numbers)) > 1:
         raise ValueError(

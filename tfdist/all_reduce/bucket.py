@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.all_reduce import exchange
+from tfdist.all_reduce import executor
 from tfdist.all_reduce.packing import cuts_of_chunks, slices_of_parts
 from tfdist.all_reduce.schedule import Schedule
 
@@ -21,23 +21,14 @@ def sum_bucket(
     devices: Sequence[str],
     segments: int,
     wire_dtype: tf.DType | None = None,
-    turns: exchange.Turns | None = None,
+    turns: executor.Turns | None = None,
 ) -> list[list[tf.Tensor]]:
     """Sums the tensors of a bucket over devices, on all devices.
 
+    `per_device[d][i]` is tensor i of device d, all of one dtype; so are the sums.
+
     Cost: that of the schedule (see `tfdist.all_reduce.cost`), and a copy where a chunk
     spans several tensors, or a tensor several segments.
-
-    Args:
-        schedule: Who sends what to whom.
-        per_device: `per_device[d][i]`: for each device, its tensors, all of one dtype.
-        devices: The names of the devices.
-        segments: How many segments a chunk is sent in.
-        wire_dtype: What float32 and float64 are sent as; their own dtype if None.
-        turns: The order in which all buckets are sent.
-
-    Returns:
-        The sums, in the structure of `per_device`.
     """
     chunks = []
     for tensors, device in zip(per_device, devices, strict=True):
@@ -45,7 +36,7 @@ def sum_bucket(
             parts = _packed(tensors, schedule.num_chunks, segments)
         starts = range(0, len(parts), segments)
         chunks.append([parts[start : start + segments] for start in starts])
-    sums = exchange.all_reduce(schedule, chunks, devices, wire_dtype, turns)
+    sums = executor.all_reduce(schedule, chunks, devices, wire_dtype, turns)
     unpacked = []
     for tensors, device, summed in zip(per_device, devices, sums, strict=True):
         with tf.device(device):

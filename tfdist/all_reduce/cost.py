@@ -79,13 +79,7 @@ class Cost:
     def processor_seconds(
         self, size_bytes: int, network: Network, segments: int = 1
     ) -> float:
-        """Returns how long processors are busy that all devices share.
-
-        Args:
-            size_bytes: The size of the tensor.
-            network: What connects the devices.
-            segments: How many segments each message is sent in.
-        """
+        """Returns how long processors are busy that all devices share."""
         return (
             self.messages * segments * network.processor_seconds_per_message
             + float(self.moved)
@@ -100,9 +94,6 @@ def lower_bound(num_devices: int) -> Fraction:
     `2(n - 1) / n`: all devices together send at least `2(n - 1)` sizes (Patarasuk and
     Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
     Journal of Parallel and Distributed Computing 69(2), 2009).
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     return Fraction(2 * (n - 1), n)
@@ -113,9 +104,6 @@ def ring(num_devices: int) -> Cost:
 
     Source: Patarasuk and Yuan 2009 (see `lower_bound`), who show that no algorithm
     needs less bandwidth.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     steps = 2 * (n - 1)
@@ -135,9 +123,6 @@ def reduce_then_broadcast(num_devices: int) -> Cost:
 
     Source: the model of Chan et al. 2007 (see the module), who reduce and broadcast
     along trees, as `tree` does; here the tree is a star.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     others = checked_devices(num_devices) - 1
     return Cost(
@@ -155,9 +140,6 @@ def tree(num_devices: int) -> Cost:
     """`2 ceil(log2(n))` steps of one message each, a whole tensor; half are added up.
 
     Source: the minimum-spanning-tree algorithms of Chan et al. 2007 (see the module).
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     levels = (n - 1).bit_length()
@@ -179,9 +161,6 @@ def all_to_all(num_devices: int) -> Cost:
     collective communication operations in MPICH", International Journal of High
     Performance Computing Applications 19(1), 2005, which takes `n - 1` steps one after
     the other; here they are taken at once.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     return Cost(
@@ -202,9 +181,6 @@ def halving_doubling(num_devices: int) -> Cost:
     devices first sends, and finally receives, one whole tensor.
 
     Source: Rabenseifner's algorithm in Thakur et al. 2005 (see `all_to_all`).
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     doublings = n.bit_length() - 1

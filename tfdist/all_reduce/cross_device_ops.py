@@ -14,17 +14,16 @@ from tfdist.all_reduce.arguments import (
     checked_network,
 )
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.choice import choose
-from tfdist.all_reduce.exchange import Turns
+from tfdist.all_reduce.choice import choose, segments_of
+from tfdist.all_reduce.executor import Turns
+from tfdist.all_reduce.half_precision import checked_wire_dtype
 from tfdist.all_reduce.in_memory import reduce_in_memory
 from tfdist.all_reduce.locality import in_one_process, sharing_memory
+from tfdist.all_reduce.measure import Networks
 from tfdist.all_reduce.network import Network
-from tfdist.all_reduce.networks import Networks
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
-from tfdist.all_reduce.segments import segments_of
-from tfdist.all_reduce.values import added, alike, copied, divided, gathered
-from tfdist.all_reduce.wire import checked_wire_dtype
+from tfdist.all_reduce.values import added, alike, devices_of, gathered, given_out
 
 # Small enough that buckets leave while the backward pass still runs.
 BUCKET_BYTES = 2_000_000
@@ -142,8 +141,8 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         results: list[Any] = [None] * len(pairs)
         meeting: dict[tuple[str, ...], list[int]] = {}
         for i, (value, destinations) in enumerate(pairs):
-            devices = _devices_of(value)
-            if set(devices) == set(_devices_of(destinations)):
+            devices = devices_of(value)
+            if set(devices) == set(devices_of(destinations)):
                 meeting.setdefault(devices, []).append(i)
             else:
                 one_device = tf.distribute.ReductionToOneDevice()
@@ -198,23 +197,16 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
             with tf.device(device):
                 reduced.append([added([each[d] for d in group]) for each in of_tensors])
         reduced = self._exchanged(reduced, meeting)
+        by = len(devices) if reduce_op == MEAN else 1
         results: list[list[Any]] = [[] for _ in devices]
         for group, device, values in zip(groups, meeting, reduced, strict=True):
-            # Divide before copying: once per group, not once per device.
-            if reduce_op == MEAN:
-                with tf.device(device):
-                    values = [divided(value, len(devices)) for value in values]
-            for d in group:
-                with tf.device(devices[d]):
-                    # A Mirrored value has the devices of its tensors: each needs one.
-                    results[d] = [copied(value) for value in values]
+            whole = given_out(values, device, [devices[d] for d in group], by)
+            for d, copies in zip(group, whole, strict=True):
+                results[d] = copies
         return results
 
     def _groups(self, devices: Sequence[str]) -> list[list[int]]:
-        """Returns the groups of devices that sum locally before an exchange.
-
-        The first device of each group takes part in the exchange.
-        """
+        """Returns the groups that sum locally; the first of each then exchanges."""
         if self.algorithm is None:
             return sharing_memory(devices)
         return [[d] for d in range(len(devices))]
@@ -326,14 +318,3 @@ class RingAllReduce(AllReduce):
             segment_bytes=segment_bytes,
             wire_dtype=wire_dtype,
         )
-
-
-def _devices_of(value: Any) -> tuple[str, ...]:
-    """Returns the devices of a value's replicas, or those of a destination."""
-    devices = _tf.devices_of(value)
-    if all(devices) and len(set(devices)) == len(devices):
-        return devices
-    # A value that a replica was given, rather than computed, may be on any device. While
-    # a function is traced, its arguments are on none.
-    replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
-    return replicas if len(replicas) == len(devices) else devices

@@ -22,16 +22,9 @@ def reduce_in_memory(
 ) -> list[list[Any]]:
     """Sums the tensors of all devices on the first device.
 
+    `per_device` is as in `AllReduce.reduce_tensors`, and so is what is returned.
+
     Cost: nothing is sent; `n` tensors are read from memory, and one is written.
-
-    Args:
-        per_device: `per_device[d][i]`: for each device, its tensors or
-            `tf.IndexedSlices`.
-        devices: The names of the devices.
-        mean: Whether to divide the sums by the number of devices.
-
-    Returns:
-        The sums or means, in the structure of `per_device`.
     """
     keys = [_pack_of(i, value) for i, value in enumerate(per_device[0])]
     results: list[list[Any]] = [[None] * len(keys) for _ in devices]

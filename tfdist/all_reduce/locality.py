@@ -1,10 +1,10 @@
-"""Which devices share memory or a process. Pure."""
+"""Which devices share memory or a process."""
 
 from collections.abc import Sequence
 
 
 def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
-    """Groups devices that share memory: the CPU devices of one process.
+    """Groups devices, given by full name, that share memory: the CPUs of one process.
 
     >>> task = "/job:worker/replica:0/task:{}/device:{}"
     >>> sharing_memory([task.format(0, "CPU:0"), task.format(0, "CPU:1")])
@@ -13,12 +13,6 @@ def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
     [[0], [1]]
     >>> sharing_memory([task.format(0, "GPU:0"), task.format(0, "GPU:1")])
     [[0], [1]]
-
-    Args:
-        devices: Their full names.
-
-    Returns:
-        The indices of the devices of each group, in the order of the devices.
     """
     groups: dict[str, list[int]] = {}
     for i, device in enumerate(devices):

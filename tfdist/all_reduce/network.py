@@ -1,4 +1,4 @@
-"""What connects the devices of an all-reduce, as the cost model sees it. Pure."""
+"""What connects the devices of an all-reduce, as the cost model sees it."""
 
 from dataclasses import dataclass
 
@@ -70,11 +70,7 @@ class Network:
 
 
 def checked_size(size_bytes: int) -> int:
-    """Returns the size of a tensor.
-
-    Raises:
-        CostError: If the size is negative.
-    """
+    """Returns the size of a tensor."""
     if size_bytes < 0:
         raise CostError(
             f"the size of a tensor must be at least 0 bytes, not {size_bytes}"

@@ -1,4 +1,4 @@
-"""Which tensors travel together, and where their bucket is split. Pure.
+"""Which tensors travel together, and where their bucket is split.
 
 A gradient of a few bytes costs as many messages as a large one, and a gradient of a
 gigabyte keeps all others waiting. So tensors are packed into buckets, a bucket is split
@@ -27,18 +27,11 @@ def buckets(
     """Packs tensors into buckets, in order.
 
     A bucket is closed when it has reached its size. No tensor is split between buckets.
+    Tensors share a bucket only if their keys, their dtypes, are equal. Buckets are
+    lists of indices, in the order in which they close.
 
     >>> buckets(["float32"] * 4, [60, 60, 10, 500], bucket_bytes=100)
     [[0, 1], [2, 3]]
-
-    Args:
-        keys: Tensors share a bucket only if their keys (their dtypes) are equal.
-        sizes: The sizes of the tensors, in bytes.
-        bucket_bytes: The minimum size of a bucket, in bytes. The last bucket of each
-            key may be smaller.
-
-    Returns:
-        The indices of the tensors of each bucket, in the order in which buckets close.
     """
     closed: list[list[int]] = []
     opened: dict[Hashable, list[int]] = {}
@@ -56,13 +49,11 @@ def cuts_of_chunks(num_elements: int, chunks: int, segments: int) -> list[int]:
     """Splits a vector into chunks, and each chunk into segments.
 
     Where a chunk begins does not depend on the number of segments. An element's chunk
-    decides the order in which it is summed, and so its rounding.
+    decides the order in which it is summed, and so its rounding. Returns where each
+    segment begins, and where the last one ends.
 
     >>> cuts_of_chunks(10, 2, 2)
     [0, 3, 5, 8, 10]
-
-    Returns:
-        Where each segment begins, and where the last one ends.
     """
     bounds = [0]
     for start, stop in itertools.pairwise(cuts(num_elements, chunks)):
@@ -73,13 +64,11 @@ def cuts_of_chunks(num_elements: int, chunks: int, segments: int) -> list[int]:
 def cuts(num_elements: int, parts: int) -> list[int]:
     """Splits a vector into slices of nearly equal size.
 
-    In large vectors, slices begin at multiples of `ALIGNED_ELEMENTS`.
+    In large vectors, slices begin at multiples of `ALIGNED_ELEMENTS`. Returns where
+    each slice begins, and where the last one ends.
 
     >>> cuts(10, 4)
     [0, 3, 6, 8, 10]
-
-    Returns:
-        Where each slice begins, and where the last one ends: `parts + 1` numbers.
     """
     # Alignment makes some slices one unit larger. In vectors of this size, that is at
     # most 1/64 of a slice, so the chunks stay balanced.
@@ -94,12 +83,10 @@ def cuts(num_elements: int, parts: int) -> list[int]:
 def slices_of_parts(sizes: Sequence[int], bounds: Sequence[int]) -> list[list[Slice]]:
     """Returns which slices of the tensors each part of their concatenation consists of.
 
+    Parts begin at `bounds`, and the last one ends at the last of these.
+
     >>> slices_of_parts([3, 4], [0, 2, 7])
     [[Slice(tensor=0, start=0, stop=2)], [Slice(tensor=0, start=2, stop=3), Slice(tensor=1, start=0, stop=4)]]
-
-    Args:
-        sizes: The number of elements of each tensor.
-        bounds: Where each part begins, and where the last one ends.
     """
     starts = [0]
     for size in sizes:

@@ -80,11 +80,7 @@ class Schedule:
         return self.transfers[-1].step + 1 if self.transfers else 0
 
     def owner(self, chunk: int) -> int:
-        """Returns the device that computes a chunk's final sum.
-
-        Raises:
-            ScheduleError: If there is no such chunk.
-        """
+        """Returns the device that computes a chunk's final sum."""
         if not 0 <= chunk < self.num_chunks:
             raise ScheduleError(
                 f"there is no chunk {chunk}: {self.algorithm} for {self.num_devices} "
@@ -132,9 +128,6 @@ def ring(num_devices: int) -> Schedule:
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", Journal of Parallel and Distributed Computing 69(2), 2009.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     return _schedule(
@@ -158,9 +151,6 @@ def reduce_then_broadcast(num_devices: int) -> Schedule:
     Source: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication:
     theory, practice, and experience", Concurrency and Computation: Practice and
     Experience 19(13), 2007 (reduce, then broadcast; there along trees).
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     reductions = [Transfer(0, d, 0, 0, True) for d in range(1, n)]
@@ -175,9 +165,6 @@ def tree(num_devices: int) -> Schedule:
 
     Source: the minimum-spanning-tree reduce and broadcast in Chan et al. 2007 (see
     `reduce_then_broadcast`).
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     distances = [1 << exponent for exponent in range((n - 1).bit_length())]
@@ -197,9 +184,6 @@ def all_to_all(num_devices: int) -> Schedule:
     Source: the pairwise exchange in Thakur, Rabenseifner and Gropp, "Optimization of
     collective communication operations in MPICH", International Journal of High
     Performance Computing Applications 19(1), 2005, all pairs in one step.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     reductions = [
@@ -221,9 +205,6 @@ def halving_doubling(num_devices: int) -> Schedule:
     Source: Rabenseifner's algorithm, in Thakur, Rabenseifner and Gropp, "Optimization
     of collective communication operations in MPICH", International Journal of High
     Performance Computing Applications 19(1), 2005.
-
-    Raises:
-        ScheduleError: If there is no device.
     """
     n = checked_devices(num_devices)
     p = 1 << (n.bit_length() - 1)
@@ -259,21 +240,13 @@ SCHEDULES: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
 
 
 def build(algorithm: str, num_devices: int) -> Schedule:
-    """Returns the schedule of an algorithm, by its name in `SCHEDULES`.
-
-    Raises:
-        ScheduleError: If there is no such algorithm, or no device.
-    """
+    """Returns the schedule of an algorithm, by its name in `SCHEDULES`."""
     checked_algorithm(algorithm)
     return SCHEDULES[algorithm](num_devices)
 
 
 def checked_algorithm(algorithm: str) -> str:
-    """Returns the name of an existing algorithm.
-
-    Raises:
-        ScheduleError: If there is no such algorithm.
-    """
+    """Returns the name of an existing algorithm."""
     if algorithm not in SCHEDULES:
         raise ScheduleError(
             f"there is no all-reduce algorithm {algorithm!r}: choose one of "
@@ -283,11 +256,7 @@ def checked_algorithm(algorithm: str) -> str:
 
 
 def checked_devices(num_devices: int) -> int:
-    """Returns a valid number of devices.
-
-    Raises:
-        ScheduleError: If there is no device.
-    """
+    """Returns a valid number of devices."""
     if num_devices < 1:
         raise ScheduleError(
             f"an all-reduce needs at least 1 device; received {num_devices}"
@@ -299,6 +268,7 @@ def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
     """Yields reductions, then copies of the sums along the same links, backwards."""
     yield from reductions
     last = 2 * max((each.step for each in reductions), default=0) + 1
+    # The mirror image in time: what came in the last step goes back in the first one.
     for step, sender, receiver, chunk, _ in reductions:
         yield Transfer(last - step, receiver, sender, chunk, False)
 

@@ -5,16 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.all_reduce.exchange import all_gather
-from tfdist.all_reduce.wire import to_wire
+from tfdist import _tf
+from tfdist.all_reduce.executor import all_gather
+from tfdist.all_reduce.half_precision import to_wire
 
 
 def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns the values of one tensor, either all dense or all slices.
-
-    Args:
-        values: One value per device.
-        devices: The devices that they belong to, wherever they are stored.
 
     Raises:
         TypeError: If values of their dtype cannot be added up.
@@ -62,12 +59,9 @@ def gathered(
     devices: Sequence[str],
     wire_dtype: tf.DType | None,
 ) -> list[tf.IndexedSlices]:
-    """Sends the slices of all devices to all devices.
+    """Sends the slices of all devices to all, and returns their sum for each device.
 
     Cost: that of `all_gather`, twice.
-
-    Returns:
-        For each device, the sum of the slices, as `added` returns it.
     """
     sent = []
     for value, device in zip(values, devices, strict=True):
@@ -98,3 +92,32 @@ def divided(value: Any, by: int) -> Any:
 def copied(value: Any) -> Any:
     """Returns a copy of the value on the current device."""
     return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+
+def given_out(
+    sums: Sequence[Any], device: str, devices: Sequence[str], by: int
+) -> list[list[Any]]:
+    """Returns copies on some devices of sums on one, divided by a number before.
+
+    Once per group, not once per device.
+    """
+    if by != 1:
+        with tf.device(device):
+            sums = [divided(value, by) for value in sums]
+    copies = []
+    for each in devices:
+        with tf.device(each):
+            # A Mirrored value has the devices of its tensors: each needs one.
+            copies.append([copied(value) for value in sums])
+    return copies
+
+
+def devices_of(value: Any) -> tuple[str, ...]:
+    """Returns the devices of a value's replicas, or those of a destination."""
+    devices = _tf.devices_of(value)
+    if all(devices) and len(set(devices)) == len(devices):
+        return devices
+    # A value that a replica was given, rather than computed, may be on any device. While
+    # a function is traced, its arguments are on none.
+    replicas = tuple(tf.distribute.get_strategy().extended.worker_devices)
+    return replicas if len(replicas) == len(devices) else devices

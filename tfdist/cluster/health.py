@@ -26,22 +26,14 @@ _OPTIONS = (
 
 
 class Server:
-    """A connection to a server, for repeated status calls.
-
-    Args:
-        address: `host:port`.
-    """
+    """A connection to a server at `host:port`, for repeated status calls."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._status = self._channel.unary_unary(_METHOD)
 
     def ask(self, timeout: float) -> Any:
-        """Sends a status call without waiting; `problem_of` waits for the answer.
-
-        Args:
-            timeout: The deadline of the call, in seconds.
-        """
+        """Sends a status call with a deadline in seconds, without waiting."""
         return self._status.future(b"", timeout=timeout)
 
     def close(self) -> None:
@@ -50,11 +42,7 @@ class Server:
 
 
 def problem_of(answer: Any) -> str | None:
-    """Returns what is wrong with a server, or None if it is alive.
-
-    Args:
-        answer: What `ask` returned.
-    """
+    """Returns what is wrong with a server that was asked, or None if it is alive."""
     error = answer.exception()
     if error is None:
         return None
@@ -73,9 +61,7 @@ def problems(
 ) -> dict[tf_config.Task, str]:
     """Asks all servers at once, and returns the problems of those that fail.
 
-    Args:
-        addresses: The address of each task.
-        timeout: The deadline of each call, in seconds; the calls run concurrently.
+    `timeout` is the deadline of each call, in seconds; they run concurrently.
     """
     servers = {task: Server(address) for task, address in addresses.items()}
     answers = {task: server.ask(timeout) for task, server in servers.items()}

@@ -15,9 +15,6 @@ def tell_of_lost_variables(strategy: str) -> None:
 
     TensorFlow then makes its eager context anew, in which they no longer exist. The first
     read says "Client for target /job:localhost/replica:0/task:0 not found".
-
-    Args:
-        strategy: The class that is being constructed.
     """
     if next(_variables(), None) is None:
         return

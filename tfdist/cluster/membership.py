@@ -15,14 +15,7 @@ from tfdist import _tf
 
 
 def check_eager(strategy: str) -> None:
-    """Checks that TensorFlow runs in eager mode, as Keras training requires.
-
-    Args:
-        strategy: The class that is being constructed.
-
-    Raises:
-        RuntimeError: In graph mode, in a `tf.Graph`, or in a `tf.function`.
-    """
+    """Checks that TensorFlow runs in eager mode, as Keras training requires."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             f"tfdist.{strategy} trains in eager mode, and this is graph mode: after "
@@ -34,15 +27,9 @@ def check_eager(strategy: str) -> None:
 
 
 def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFConfig:
-    """Returns the cluster and this process's task in it.
+    """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
-    Args:
-        cluster: The user's argument; None for the environment variable TF_CONFIG.
-        launch: The `python -m launch.local` flags that start such a cluster.
-
-    Raises:
-        tf_config.ClusterError: If there is no valid TF_CONFIG.
-        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
+    `launch` has the flags of `python -m launch.local` that start such a cluster.
     """
     if cluster is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
@@ -63,17 +50,7 @@ def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFCo
 def worker_config_of(
     cluster: tf_config.TFConfig | None, strategy: str
 ) -> tf_config.TFConfig:
-    """Returns the cluster, without ps, and this process's task, which trains.
-
-    Args:
-        cluster: The user's argument; None for the environment variable TF_CONFIG.
-        strategy: The name of the strategy, for errors.
-
-    Raises:
-        tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has ps, or this
-            process is neither the chief nor a worker.
-        TypeError: If `cluster` is neither None nor a `tf_config.TFConfig`.
-    """
+    """Returns a cluster without ps, and this process's task: the chief or a worker."""
     config = config_of(cluster, "--num_ps=0 --num_workers=2")
     if config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
@@ -94,10 +71,7 @@ def resolver_of(
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Returns the resolver that gives TensorFlow the cluster and the task.
 
-    Args:
-        config: The cluster and the task.
-        absent: The tasks that TensorFlow is not to connect to. It would wait for them
-            without a deadline.
+    TensorFlow is not to connect to absent tasks: it would wait without a deadline.
     """
     return Resolver(
         _WithoutAbsent(config.cluster.cluster_spec(), absent),
@@ -140,10 +114,7 @@ class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
     ) -> dict[str, int]:
         """Counts a task's devices other than CPUs: `{"GPU": 2}`, or {} if none.
 
-        Args:
-            task_type: The task's job; defaults to this process's.
-            task_id: The task's index; defaults to this process's.
-            config_proto: As in TensorFlow's resolvers.
+        The task defaults to this process's.
         """
         # SimpleClusterResolver would return the counts given to its constructor, so this
         # skips it.
@@ -184,11 +155,7 @@ class Membership:
         return self._strategy()
 
     def check_none(self) -> None:
-        """Checks that this process has not joined a cluster.
-
-        Raises:
-            RuntimeError: If it has; the error names the strategy.
-        """
+        """Checks that this process has not joined a cluster."""
         if self._joined and self._joined[0] == os.getpid():
             raise RuntimeError(
                 f"this process has a {self._joined[1]} already, and TensorFlow connects "

@@ -10,15 +10,7 @@ from tfdist.cluster.startup import wait_for
 
 
 def chief_of(cluster: tf_config.TFConfig | None, who: str) -> tf_config.TFConfig:
-    """Returns the configuration of a chief with workers and without ps.
-
-    Args:
-        cluster: The cluster; None: that of TF_CONFIG.
-        who: The strategy that needs it.
-
-    Raises:
-        tf_config.ClusterError: If it is another one, or there is none.
-    """
+    """Returns the configuration of a chief with workers and without ps."""
     config = config_of(cluster, "--num_ps=0 --num_workers=2 --program=coordinator")
     jobs = config.cluster.jobs()
     if config.cluster.has_parameter_servers or "worker" not in jobs:
@@ -38,11 +30,7 @@ def chief_of(cluster: tf_config.TFConfig | None, who: str) -> tf_config.TFConfig
 def connect_to_workers(
     config: tf_config.TFConfig, startup_timeout: float, who: str
 ) -> dict[tf_config.Task, str]:
-    """Waits for the workers, connects to them, and returns their addresses.
-
-    Raises:
-        StartupTimeoutError: If a worker does not respond in time.
-    """
+    """Waits for the workers, connects to them, and returns their addresses."""
     workers = [each for each in config.cluster.tasks() if each.job == "worker"]
     addresses = {each: config.cluster.address(each) for each in workers}
     advice = (

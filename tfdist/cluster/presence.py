@@ -18,15 +18,7 @@ _PROBE_SECONDS = 2.0
 
 
 def min_workers_of(given: int | None, num_workers: int) -> int:
-    """Returns how many workers a program needs.
-
-    Args:
-        given: The user's argument; None for the launcher's, and for all without it.
-        num_workers: How many workers the cluster has.
-
-    Raises:
-        ValueError: If it is not between 1 and `num_workers`.
-    """
+    """Returns how many workers are needed: as given, as the launcher says, or all."""
     text = os.environ.get(contract.MIN_WORKERS, "")
     received: object = text if given is None else given
     if given is None and not text:
@@ -48,12 +40,8 @@ class Presence:
     """The workers that take part, and the connection to those that come.
 
     A worker is away before it has joined, and from its failure until it answers again.
-
-    Args:
-        servers: The address of each ps and worker.
-        absent: The workers that TensorFlow is not connected to yet.
-        min_workers: How many workers the program needs.
-        connect: Connects TensorFlow to exactly these workers.
+    TensorFlow is not connected to `absent` workers yet; `connect` connects it to
+    exactly those that it is given.
     """
 
     def __init__(
@@ -98,12 +86,7 @@ class Presence:
         )
 
     def rejoin(self, index: int, is_over: Callable[[], bool]) -> None:
-        """Waits until a worker that is away answers, and connects to it.
-
-        Args:
-            index: Of the worker.
-            is_over: Whether to give up: nobody needs the worker any more.
-        """
+        """Waits until a worker that is away answers, unless `is_over`; connects."""
         task = tf_config.Task("worker", index)
         self._away.add(task)
         pause = threading.Event()
@@ -122,13 +105,9 @@ class Presence:
             pause.wait(_PAUSE_SECONDS)
 
     def _change(self, joining: tf_config.Task | None = None) -> bool:
-        """Connects TensorFlow to those who take part, if none would make that hang.
+        """Connects TensorFlow to those who take part, if none makes that hang.
 
-        Args:
-            joining: A worker that is away until then.
-
-        Returns:
-            Whether it did.
+        Returns whether it did.
         """
         with self._changing:
             wanted = [
@@ -168,14 +147,8 @@ def members_of(
     To change its cluster, TensorFlow asks each server of the new one, and waits for its
     answer without a deadline. A worker that has ended is left out: its next step fails,
     and it comes back in its turn. One that is only silent may be stopped or slow, with
-    a step under way, so nothing is changed until it answers or ends.
-
-    Args:
-        wanted: Every ps, and the workers that take part or come.
-        problems: What is wrong with those that do not answer.
-
-    Returns:
-        The workers; none while nothing may be changed.
+    a step under way, so nothing is changed until it answers or ends. Returns none while
+    nothing may be changed.
     """
     for task, problem in problems.items():
         if task.job == "ps" or problem == NO_ANSWER:

@@ -1,4 +1,4 @@
-"""Has each worker reach each ps, before the first step depends on it."""
+"""Makes sure that each worker reaches each ps, before the first step depends on it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,18 +18,10 @@ def have_workers_reach_ps(
 ) -> None:
     """Waits until each worker has received a value from each ps.
 
-    A worker that was there while a ps was away fails whatever it asks of the new one for
-    up to a second, since gRPC tries to connect again only after a pause. The first steps
-    of a program that was restarted with its ps would fail by that. Costs one call per
-    worker, in parallel.
-
-    Args:
-        workers: The address of each worker that is connected.
-        num_ps: How many ps there are.
-        timeout: How long each worker may try, in seconds.
-
-    Raises:
-        StartupTimeoutError: If a worker does not reach a ps in time.
+    A worker that was there while a ps was away fails whatever it asks of the new one
+    for up to a second, since gRPC tries to connect again only after a pause. The first
+    steps of a program that was restarted with its ps would fail by that. Costs one call
+    per worker, in parallel. Each worker may try for `timeout` seconds.
     """
 
     @tf.function
@@ -64,18 +56,9 @@ def try_until_reached(
     is_here: Callable[[], bool],
     timeout: float,
 ) -> None:
-    """Calls `receive` until it no longer finds a ps out of reach.
+    """Calls `receive` until it finds no ps out of reach, for `timeout` seconds at most.
 
     Whatever else fails is the worker's own loss, which training recovers from.
-
-    Args:
-        worker: Its name.
-        receive: Receives a value from each ps.
-        is_here: Whether the worker itself can be reached.
-        timeout: How long to try, in seconds.
-
-    Raises:
-        StartupTimeoutError: If it was not reached in time.
     """
     deadline = time.monotonic() + timeout
     while True:

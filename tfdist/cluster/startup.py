@@ -1,4 +1,4 @@
-"""Waits for other tasks to start, with a deadline."""
+"""Waits for other tasks to start, such as the ps and the workers, with a deadline."""
 
 import logging
 import os
@@ -33,23 +33,16 @@ def wait_for(
     """Waits until every task accepts connections, or all but some workers.
 
     TensorFlow itself connects without a deadline: a task that was never started would
-    hang the others forever, without a message.
-
-    Args:
-        tasks: The address of each task to wait for.
-        timeout: How long to wait for all of them together, in seconds.
-        advice: What to do about a task that does not answer: the sentence that ends
-            the error.
-        servers: Whether each must also answer as a TensorFlow server.
-        min_workers: How many of the workers are enough. Defaults to all.
-
-    Returns:
-        The workers that do not answer yet.
+    hang the others forever, without a message. All have `timeout` seconds together.
+    `advice` is the sentence that ends the error. With `servers`, each must also answer
+    as a TensorFlow server. Returns the workers that do not answer yet; `min_workers`
+    are enough.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.
         tf_config.ClusterError: If the environment names a proxy for one of them.
     """
+    # TensorFlow would use it, and the sockets below would not show that.
     check_no_proxy(tasks.values())
     workers = sum(task.job == "worker" for task in tasks)
     needed = workers if min_workers is None else min_workers
@@ -75,6 +68,7 @@ def wait_for(
                 _log.warning(
                     "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
                 )
+            # For one of them: the threads of the others go on meanwhile.
             answers[missing[0]].wait(_RETRY_SECONDS)
     finally:
         for probe in answers.values():
@@ -82,7 +76,7 @@ def wait_for(
 
 
 def _shortage(present: int, needed: int, workers: int) -> str:
-    """Says how many workers are needed, unless it is all of them.
+    """Returns, as text, how many workers are needed, unless it is all of them.
 
     >>> _shortage(1, 2, 4), _shortage(1, 4, 4)
     ('; 1 of 4 workers answers, and 2 are needed (min_workers=2)', '')
@@ -115,13 +109,9 @@ def check_no_proxy(addresses: Iterable[str]) -> None:
 
 
 def unreachable(tasks: Mapping[tf_config.Task, str]) -> list[str]:
-    """Tries once to connect to each task, and returns those that fail.
+    """Tries once to connect to each task; returns the names and addresses that fail.
 
-    Args:
-        tasks: The address of each task.
-
-    Returns:
-        Their names and addresses. A stopped process still accepts connections.
+    A stopped process still accepts connections.
     """
     return [
         f"{task} at {address}"
@@ -186,3 +176,28 @@ class _Probe:
 
     def stop(self) -> None:
         self._stopped.set()
+
+
+def wait_for_servers(
+    cluster: tf_config.Cluster, timeout: float, min_workers: int | None = None
+) -> tuple[tf_config.Task, ...]:
+    """Waits until every ps and enough workers answer as TensorFlow servers.
+
+    They have `timeout` seconds together. Returns the workers that do not answer yet.
+    """
+    return wait_for(
+        servers_of(cluster),
+        timeout,
+        "Start each of them (python -m launch.task, or python -m launch.local for a "
+        "whole cluster on one machine), check the addresses in TF_CONFIG, or give "
+        "ParameterServerStrategy a longer startup_timeout. `python -m launch.doctor` "
+        "says more about each",
+        servers=True,
+        min_workers=min_workers,
+    )
+
+
+def servers_of(cluster: tf_config.Cluster) -> dict[tf_config.Task, str]:
+    """Returns the address of each ps and worker."""
+    servers = [t for t in cluster.tasks() if t.job in ("ps", "worker")]
+    return {task: cluster.address(task) for task in servers}

@@ -1,4 +1,4 @@
-"""Where the rows of an array are in a file. Pure."""
+"""Where the rows of an array are in a file."""
 
 import mmap
 import os
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 _KINDS = "biufc"  # Booleans, integers and floating-point numbers.
 
@@ -36,14 +36,7 @@ class ArrayFile:
 
 
 def array_file(source: Any) -> ArrayFile:
-    """Returns where an array is.
-
-    Args:
-        source: The path of a `.npy` file, or a `numpy.memmap` of a whole array.
-
-    Raises:
-        SourceError: If its rows cannot be read in place.
-    """
+    """Returns where the array of a `.npy` file, or of a whole `numpy.memmap`, is."""
     if isinstance(source, np.memmap):
         return _of_memmap(source, str(source.filename))
     path = os.fspath(source)

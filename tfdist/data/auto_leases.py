@@ -1,5 +1,6 @@
 """An ordinary `tf.data` pipeline of TFRecord files, as a dataset with leases."""
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from tfdist.data import chief_only_reasons
 from tfdist.data.chain import RECORDS, Parts, parts_of
 from tfdist.data.file_readers import READERS
 from tfdist.data.leased import LeasedDataset
-from tfdist.data.portable_ops import check_operation
 from tfdist.data.record_places import of_places, places_graph, read
 from tfdist.data.transformations import above_a_source
+from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
 
 MAX_CONSTANT_BYTES = 2**20
@@ -23,6 +24,27 @@ MAX_CONSTANT_BYTES = 2**20
 _MAX_IN_MEMORY_BYTES = 64 * 2**20
 _OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Sql")
 _SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+# Stateful to TensorFlow, and without an effect that a user could see.
+_HARMLESS = frozenset({"Assert", "TensorArrayV3"})
+# They are what the functions that they call are, and those are looked at, too.
+_CALLS = frozenset({"Case", "If", "StatefulPartitionedCall", "While"})
+# Without a state to TensorFlow, though what they return is in a file, in the process, or
+# with other calls that come at the same time.
+_OF_A_PLACE = frozenset(
+    {
+        "Batch",
+        "BatchFunction",
+        "DecodeProtoV2",
+        "DeviceIndex",
+        "EncodeProto",
+        "GenerateVocabRemapping",
+        "ImmutableConst",
+        "MatchingFiles",
+        "ReadFile",
+        "Unbatch",
+    }
+)
+_PARTS_OF_NAMES = ("Dataset", "Iterator", "Reader", "Xla", "TPU", "Debug")
 
 
 @dataclass(frozen=True)
@@ -44,12 +66,10 @@ class AutoLeased:
 def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
     """Returns a dataset with leases that has the elements of an ordinary one.
 
-    In the same order, also where it shuffles with or without a seed: both go on from the
-    same state. It is looked for from the end of the dataset to its source. Files are
-    looked at when their turn comes, in each iteration, as in the ordinary dataset.
-
-    Returns:
-        The dataset; None if the ordinary one reads no files, or arrays of little size.
+    In the same order, also where it shuffles with or without a seed: both go on from
+    the same state. It is looked for from the end of the dataset to its source. Files
+    are looked at when their turn comes, in each iteration, as in the ordinary dataset.
+    Returns None if the ordinary one reads no files, or arrays of little size.
 
     Raises:
         OnlyTheChiefReads: If leases would be something else, or cannot be made.
@@ -108,11 +128,7 @@ def _paths(parts: Parts) -> tuple[str, ...]:
 
 
 def _check(reads: Any) -> None:
-    """Checks that a worker computes what the chief would.
-
-    Raises:
-        OnlyTheChiefReads: If not.
-    """
+    """Checks that a worker computes what the chief would."""
     constants = [node for node in reads.node if node.op == "Const"]
     size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
     if size > MAX_CONSTANT_BYTES:
@@ -147,3 +163,34 @@ def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
         of_places(),
         (("reading", records_at), ("pipeline", open_lease)),
     )
+
+
+def check_operation(node: Any) -> None:
+    """Checks that any process of the cluster computes the same with an operation.
+
+    One that draws at random without a seed is different each time, wherever it runs.
+    """
+    if node.op in PYTHON_OPS:
+        raise chief_only_reasons.calls_python()
+    if node.device not in ("", "/device:CPU:0"):
+        raise chief_only_reasons.of_a_place(f"{node.op} on {node.device}")
+    if is_seeded(node):
+        raise chief_only_reasons.drawn_with_seed(node.op)
+    if node.op in RANDOM | _HARMLESS | _CALLS:
+        return
+    # Workers have no operations but TensorFlow's own: they load no libraries of yours.
+    if not hasattr(tf.raw_ops, node.op):
+        raise chief_only_reasons.unknown(node.op)
+    definition = _registry().op_def_for_type(node.op)
+    if definition.is_stateful:
+        raise chief_only_reasons.keeps_state(node.op)
+    if node.op in _OF_A_PLACE or any(part in node.op for part in _PARTS_OF_NAMES):
+        raise chief_only_reasons.of_a_place(node.op)
+    # Those that take it as an input are the stateless ones.
+    if any(each.name in ("seed", "seed2") for each in definition.attr):
+        raise chief_only_reasons.drawn_with_seed(node.op)
+
+
+@functools.cache
+def _registry() -> tf.Graph:
+    return tf.Graph()

@@ -1,4 +1,4 @@
-"""The transformations of a dataset from its end to the records it reads, as a graph. Pure.
+"""The transformations of a dataset from its end to the records it reads, as a graph.
 
 The graph of a dataset (a `GraphDef`) is taken apart in two. In the graph of leases, each
 reader of TFRecord files is replaced by one that yields where the records are, and whatever
@@ -56,10 +56,8 @@ class Parts:
 def parts_of(definition: Any, places: Any) -> Parts:
     """Takes the graph of a dataset apart.
 
-    Args:
-        definition: The graph.
-        places: The graph of a dataset whose last transformation is a `flat_map` from
-            names of files to where their records are, a string each.
+    The last transformation of `places` is a `flat_map` from names of files to where
+    their records are, a string each.
 
     Raises:
         OnlyTheChiefReads: If one of its transformations is not known to allow that.

@@ -1,13 +1,10 @@
-"""Why only the chief can read a dataset, and what to do about it. Pure."""
+"""Why only the chief can read a dataset, and what to do about it."""
 
 
 class OnlyTheChiefReads(Exception):
     """A dataset that workers cannot read by leases.
 
-    Args:
-        why: What is in their way, as a sentence.
-        what_to_do: To have the workers read it.
-        matters: Whether the chief is likely to be what limits training by it.
+    `matters` is whether the chief is likely to be what limits training by it.
     """
 
     def __init__(self, why: str, what_to_do: str, matters: bool = True) -> None:

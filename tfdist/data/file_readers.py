@@ -1,4 +1,4 @@
-"""From the name of a file to where its records are, in place of the records. Pure."""
+"""From the name of a file to where its records are, in place of the records."""
 
 from typing import Any
 
@@ -35,15 +35,10 @@ _STRING = 7  # Of TensorFlow's `DataType`.
 
 
 def replace_readers(definition: Any, node: Any, places: Any) -> None:
-    """Has a `flat_map` or an `interleave` of files yield where their records are.
+    """Makes a `flat_map` or `interleave` of files yield where their records are.
 
-    Args:
-        definition: The graph of the dataset, which gets other functions.
-        node: The `flat_map` or `interleave` in it, whose elements are names of files.
-        places: As `chain.parts_of` takes it.
-
-    Raises:
-        OnlyTheChiefReads: If it does more than to join the records of these files.
+    The elements of `node` are names of files. `definition` gets other functions.
+    `places` is as `chain.parts_of` takes it.
     """
     library = library_of(definition)
     known = set(library)

@@ -1,4 +1,4 @@
-"""What a pipeline costs on each worker, and what would help. Pure."""
+"""What a pipeline costs on each worker, and what would help."""
 
 import io
 import statistics
@@ -143,9 +143,7 @@ def _milliseconds(seconds: float | None) -> str:
 def seconds_of_stages(of_prefixes: list[float], first: float) -> tuple[float, ...]:
     """Returns the seconds of each stage from those of the pipeline up to each.
 
-    Args:
-        of_prefixes: The seconds to read a batch up to each stage, once it has been read.
-        first: Those of the first stage when nobody had read the batch before.
+    `first` is that of the first stage when nobody had read the batch before.
 
     >>> seconds_of_stages([1.0, 4.0, 3.5], 2.0)
     (2.0, 3.0, 0.0)
@@ -157,11 +155,7 @@ def seconds_of_stages(of_prefixes: list[float], first: float) -> tuple[float, ..
 def seconds_of_steps(
     seconds: float | None, steps: tuple[int, ...]
 ) -> tuple[float | None, ...]:
-    """Returns the seconds of a step on each worker.
-
-    Args:
-        seconds: The mean over all workers.
-        steps: How many each has run: a slow one has run fewer in the same time.
+    """Returns the seconds of a step on each worker from their mean: slow ones run fewer.
 
     >>> seconds_of_steps(0.3, (10, 20))
     (0.45, 0.225)

@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file begin. Pure.
+"""Where the records of a TFRecord file begin.
 
 A record is its length in 8 bytes, a checksum of 4, so many bytes, and a checksum of 4:
 https://www.tensorflow.org/tutorials/load_data/tfrecord. Only the lengths are read.
@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 
 _HEADER = struct.Struct("<Q4x")
 _FRAME = _HEADER.size + 4
@@ -77,11 +77,7 @@ def _is_record(header: bytes) -> bool:
 
 
 def mean_length(path: str | os.PathLike[str], records: int = 32) -> float:
-    """Returns the mean length of the first records of a file, in bytes; 0.0 without any.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+    """Returns the mean length of the first records of a file, in bytes; 0.0 without any."""
     lengths: list[int] = []
     with open(path, "rb") as file:
         while len(lengths) < records:

@@ -16,8 +16,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data.errors import SourceError
 from tfdist.data.record_index import records_before_a_problem
-from tfdist.data.source_files import SourceFiles, of_records
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import SourceFiles, Stamp, of_records
 
 TURN_OFF = (
     "options.experimental_distribute.auto_shard_policy = "

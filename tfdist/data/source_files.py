@@ -1,6 +1,8 @@
-"""The files of a source, and how an error names what a lease has of them. Pure."""
+"""The files of a source, what they were like, and how errors name what a lease has."""
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +10,57 @@ from typing import Any
 import numpy as np
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A file, and what tells whether it has changed.
+
+    Attributes:
+        path: The absolute path.
+        size: In bytes.
+        modified: When it was last written, in nanoseconds.
+    """
+
+    path: str
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> "Stamp":
+        """Looks at a file."""
+        if "://" in os.fsdecode(path):
+            raise SourceError(
+                f"{os.fsdecode(path)} is a URL. A source needs a path that the chief and "
+                "every worker see, such as one of a directory that all of them mount"
+            )
+        absolute = os.path.abspath(path)
+        try:
+            found = os.stat(absolute)
+        except OSError as error:
+            raise SourceError(
+                f"{absolute} cannot be opened ({error.strerror}). A source needs a path "
+                "that the chief and every worker see"
+            ) from None
+        if stat.S_ISDIR(found.st_mode):
+            raise SourceError(f"{absolute} is a directory. A source needs its files")
+        return cls(absolute, found.st_size, found.st_mtime_ns)
+
+    def check(self) -> None:
+        """Checks that the file is what it was."""
+        now = Stamp.of(self.path)
+        if now.size != self.size:
+            changed = f"has {now.size:,} bytes, and had {self.size:,} before"
+        elif now.modified != self.modified:
+            changed = "was written to meanwhile"
+        else:
+            return
+        raise SourceError(
+            f"{self.path} {changed}, so its examples are no longer where its leases say. "
+            "Make the dataset again once the file is complete, and leave it alone while "
+            "training runs"
+        )
+
 
 _MOST_NAMES = 3
 
@@ -32,19 +84,14 @@ class SourceFiles:
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """Checks that the files are what they were.
-
-        Raises:
-            SourceError: If one has vanished or changed.
-        """
+        """Checks that the files are what they were."""
         for each in self.files:
             each.check()
 
     def what_changed(self, reason: str) -> str:
-        """Says what has become of the files, or "" if something else failed.
+        """Returns what has become of the files, or "" if something else failed.
 
-        Args:
-            reason: Of the failure. It names a file that a worker alone cannot open.
+        The reason names a file that a worker alone cannot open.
         """
         try:
             self.check()

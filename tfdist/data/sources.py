@@ -13,16 +13,16 @@ import tensorflow as tf
 from tfdist.data.array_file import ArrayFile, array_file
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
-from tfdist.data.order import in_order, shuffled
 from tfdist.data.record_index import record_offsets
 from tfdist.data.record_places import record_at
-from tfdist.data.source_files import of_examples, of_records
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp, of_examples, of_records
 
 # Per example and array. A larger row is worth a file of its own.
 _MAX_SENT_BYTES = 1024
 # Files whose records are found at the same time: on a network, each read is a wait.
 _THREADS = 16
+# How many indices the chief computes at once: one by one takes ten times as long.
+_AT_ONCE = 1024
 
 
 def from_source(
@@ -65,12 +65,7 @@ def from_source(
         return index, *(tf.gather(rows, index) for rows in sent)
 
     def whole(index: tf.Tensor, *rows: tf.Tensor) -> Any:
-        rest = iter(rows)
-        leaves = [
-            next(rest) if leaf.file is None else _gathered(leaf.file, index)
-            for leaf in flat
-        ]
-        return tf.nest.pack_sequence_as(source, leaves)
+        return tf.nest.pack_sequence_as(source, _rows(flat, index, rows))
 
     return LeasedDataset(
         _indices(examples, shuffle, seed, block).map(lease_of),
@@ -116,12 +111,7 @@ def from_files(
     if isinstance(paths, str | bytes | os.PathLike):
         raise SourceError(f"from_files takes a list of paths; received {paths!r}")
     stamps = [Stamp.of(path) for path in paths]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        places = list(threads.map(record_offsets, stamps))
-    examples = sum(map(len, places))
-    if not examples:
-        raise SourceError(f"no records in {len(stamps)} files: give at least one")
-    offsets = np.concatenate(places)
+    offsets = np.concatenate(places := _places(stamps))
     file_of = np.repeat(np.arange(len(stamps), dtype=np.int64), list(map(len, places)))
     names = [stamp.path for stamp in stamps]
 
@@ -129,17 +119,26 @@ def from_files(
         name = tf.gather(names, tf.gather(file_of, index))
         return name, tf.gather(offsets, index)
 
-    def open_lease(name: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-        slices = tf.data.Dataset.from_tensor_slices((name, offset))
-        return slices.map(record_at)
-
     return LeasedDataset(
-        _indices(examples, shuffle, seed, block).map(lease_of),
-        open_lease,
+        _indices(len(offsets), shuffle, seed, block).map(lease_of),
+        _open_records,
         None,
         has_batches=False,
         source=of_records(stamps),
     )
+
+
+def _places(stamps: Sequence[Stamp]) -> list[np.ndarray]:
+    """Returns where the records of each file begin, in bytes; at least one has some."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        places = list(threads.map(record_offsets, stamps))
+    if not any(map(len, places)):
+        raise SourceError(f"no records in {len(stamps)} files: give at least one")
+    return places
+
+
+def _open_records(names: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((names, offsets)).map(record_at)
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,9 @@ def _indices(
         raise ValueError(
             f"block must be an integer of at least 1 example; received {block!r}"
         )
-    return shuffled(examples, block, seed) if shuffle else in_order(examples)
+    return (
+        shuffled(examples, block, seed) if shuffle else tf.data.Dataset.range(examples)
+    )
 
 
 def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
@@ -229,6 +230,17 @@ def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
     return tf.function(rows, autograph=False, experimental_attributes=apart)(index)
 
 
+def _rows(
+    leaves: Sequence[_Leaf], index: tf.Tensor, sent: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns the rows of each array: those that came with the lease, or from a file."""
+    rest = iter(sent)
+    return [
+        next(rest) if leaf.file is None else _gathered(leaf.file, index)
+        for leaf in leaves
+    ]
+
+
 def _in_place(file: ArrayFile) -> tf.Tensor:
     """Returns an array without reading it: the operating system does so by the page."""
     elements = tf.raw_ops.ImmutableConst(
@@ -237,3 +249,33 @@ def _in_place(file: ArrayFile) -> tf.Tensor:
         memory_region_name=file.stamp.path,
     )
     return tf.reshape(elements[file.offset :], file.shape)
+
+
+def shuffled(examples: int, block: int, seed: int | None) -> tf.data.Dataset:
+    """Returns the indices of all examples, in another order in each iteration.
+
+    A permutation is computed, and not kept: it takes no memory, whatever the number of
+    examples, and a checkpoint has it by its seed. Each `block` of examples stays
+    together, in its order. Indices are int64 scalars. The seed is of all iterations;
+    None for one that nobody knows.
+    """
+    blocks = -(-examples // block)
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    seeds = seeds.take(2).batch(2, drop_remainder=True)
+
+    def permuted(pair: tf.Tensor) -> tf.data.Dataset:
+        def permute(numbers: tf.Tensor) -> tf.Tensor:
+            shuffle = tf.random.experimental.index_shuffle
+            return shuffle(numbers, pair, tf.constant(blocks - 1, tf.int64))
+
+        chunks = tf.data.Dataset.range(blocks).batch(_AT_ONCE).map(permute)
+        return chunks.map(within).unbatch()
+
+    def within(numbers: tf.Tensor) -> tf.Tensor:
+        first = numbers[:, tf.newaxis] * block
+        indices = tf.reshape(first + tf.range(block, dtype=tf.int64), [-1])
+        return tf.boolean_mask(indices, indices < examples)  # The last may be shorter.
+
+    # Keras asks for the number of batches, which these transformations hide.
+    known = tf.data.experimental.assert_cardinality(examples)
+    return seeds.flat_map(permuted).apply(known)

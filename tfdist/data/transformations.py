@@ -1,4 +1,4 @@
-"""The transformations of a dataset, by the names that users write. Pure."""
+"""The transformations of a dataset, by the names that users write."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,7 @@ _WITHOUT_NAME = "_RestructuredDataset"
 
 
 def shown(name: str) -> str:
-    """Returns the name of a transformation as a user knows it.
-
-    Args:
-        name: That of its operation or of its class.
+    """Returns the name of an operation or class of datasets as a user knows it.
 
     >>> shown("ParallelFilterDatasetV2"), shown("_DenseToRaggedDataset")
     ('filter', 'ragged_batch')
@@ -39,8 +36,7 @@ def shown(name: str) -> str:
 def above_a_source(names: Sequence[str]) -> str:
     """Returns which transformation keeps a source from being read by leases.
 
-    Args:
-        names: Of the classes of datasets, from the last one to the one in the way.
+    The names are of classes, from the last dataset to the one in the way.
 
     >>> above_a_source(["_BatchDataset", "_UnbatchDataset", "_RestructuredDataset"])
     'unbatch'

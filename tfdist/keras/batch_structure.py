@@ -9,12 +9,8 @@ import tensorflow as tf
 class BatchStructure:
     """The nested structure of a batch, which may lack targets or weights.
 
-    Args:
-        element_spec: The structure of type specs of one batch. Keras puts an `Optional`
-            where a batch has no targets or weights.
-
-    Attributes:
-        specs: The structure, with None where a batch has no value.
+    Keras puts an `Optional` where a batch has no targets or weights; `specs` has None
+    there.
     """
 
     def __init__(self, element_spec: Any) -> None:
@@ -75,10 +71,14 @@ def as_element(arguments: tuple[Any, ...]) -> Any:
 
 
 def _spec_of_any_rows(value: Any) -> Any:
-    # The last batch of a dataset is often smaller. It should not cost another trace.
     if value is None:
         return tf.OptionalSpec(None)
-    spec = tf.type_spec_from_value(value)
+    return of_any_rows(tf.type_spec_from_value(value))
+
+
+def of_any_rows(spec: Any) -> Any:
+    """Returns the spec of tensors with any number of rows, as a batch may have."""
+    # The last batch of a dataset is often smaller. It should not cost another trace.
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec

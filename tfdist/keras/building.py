@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import advise
+from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import own_trace, traced_alone
 from tfdist.keras.scope import outside_of_scope
@@ -80,11 +81,9 @@ def in_stage(stage: str) -> Iterator[None]:
 
 
 def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
-    """Returns the optimizers that the current rehearsal would apply.
+    """Returns the optimizers, with their variables, that a rehearsal would apply.
 
-    Returns:
-        A list of pairs of an optimizer and its variables. Append to it instead of
-        applying an optimizer. None outside a rehearsal.
+    Append to the list instead of applying an optimizer. None outside a rehearsal.
     """
     return _applied.get()
 
@@ -122,13 +121,9 @@ def build(
 ) -> None:
     """Builds a model by its `call`, or by rehearsing its step if that fails.
 
-    Args:
-        model: The Keras model.
-        strategy: The strategy in whose scope variables are created.
-        element_spec: The structure of type specs of a batch; None for what it lacks.
-        rehearse: Runs the next step on a symbolic batch.
-        always: Whether to rehearse even if Keras could build the model.
-        any_rows: Whether a step gets a part of the batch, whatever its fixed size.
+    `element_spec` has None for what a batch lacks. With `always`, it rehearses even if
+    Keras could build the model. With `any_rows`, a step gets a part of the batch,
+    whatever its fixed size.
 
     Raises:
         Exception: The error of the step itself, if neither way works.
@@ -143,17 +138,9 @@ def build(
     problem = None
     if stage() != PREDICT:
         problem = _build_by_call(model, strategy, element_spec)
-    is_own = _has_own_step(model)
-    if problem and not is_own:
+    if problem and not _has_own_step(model):
         raise problem
-    # The step may use variables that `call` did not create: those of a second optimizer,
-    # or of layers that only training uses.
-    is_needed = (
-        is_own
-        or always
-        or makes_state
-        or any(not layer.built for layer in _tf.flatten_layers(model))
-    )
+    is_needed = always or makes_state or _may_use_more(model)
     if is_needed:
         try:
             writes = _rehearse(strategy, element_spec, rehearse, any_rows)
@@ -178,14 +165,6 @@ def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) ->
     `keras.random` makes a generator where a layer first draws without a seed, which may
     be in training only. To rehearse each step for that would cost each program a trace;
     so a trace that creates a variable is given up, and follows a rehearsal.
-
-    Args:
-        model: The Keras model.
-        element_spec: The structure of type specs of a batch.
-        trace: Traces what `step_of` has returned.
-
-    Returns:
-        What `trace` returns.
     """
     try:
         return trace()
@@ -214,6 +193,15 @@ def _creating_nothing(model: Any) -> Iterator[None]:
 
     with generator_in_scope(), tf.variable_creator_scope(stop):
         yield
+
+
+def _may_use_more(model: Any) -> bool:
+    """Returns whether a step may use variables that `call` did not create.
+
+    Those of a second optimizer, or of layers that only training uses.
+    """
+    unbuilt = (not layer.built for layer in _tf.flatten_layers(model))
+    return _has_own_step(model) or any(unbuilt)
 
 
 def _has_own_step(model: Any) -> bool:
@@ -288,13 +276,12 @@ def _rehearse(
 ) -> dict[int, str]:
     """Rehearses a step until it creates no variable that the next rehearsal needs.
 
-    Returns:
-        The paths of the variables that it writes, by identity.
+    Returns the paths of the variables that it writes, by identity.
     """
     leaves = tf.nest.flatten(element_spec)
     specs = [spec for spec in leaves if spec is not None]
     if any_rows:
-        specs = [_of_any_rows(spec) for spec in specs]
+        specs = [of_any_rows(spec) for spec in specs]
 
     @tf.autograph.experimental.do_not_convert
     def run(*present: Any) -> None:
@@ -342,9 +329,3 @@ def _deferred_creation() -> Iterator[list[Any]]:
             yield created
         finally:
             created += _tf.variables_to_initialize()
-
-
-def _of_any_rows(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec

@@ -17,15 +17,9 @@ _IN_THE_CLUSTER = ("ps", "worker")
 
 
 def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
-    """Names the variables and other resources on the chief that a step uses.
+    """Names the variables, and the other resources, on the chief that a step uses.
 
-    Args:
-        graph: The `FuncGraph` of the step.
-        model: The Keras model whose step it is.
-
-    Returns:
-        The variables, and the other resources: tables, generators, iterators, but not
-        the writer of `tf.summary`.
+    Those are tables, generators and iterators, but not the writer of `tf.summary`.
     """
     variables, others = [], []
     names = _names(graph, model)

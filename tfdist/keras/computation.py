@@ -140,17 +140,12 @@ def _patch_tape() -> None:
     ) -> Any:
         bound = functools.partial(tape_gradient, self)
         of_shards = functools.partial(tape_sources.gradient_by_shards, bound)
+        given = target, sources, output_gradients, unconnected_gradients
         computation = _current.get()
         if computation is None:
             custom_loop.check_gradient_is_on_replica(tf.nest.flatten(sources))
-            return of_shards(target, sources, output_gradients, unconnected_gradients)
-        return computation.gradient(
-            of_shards,
-            target,
-            sources,
-            output_gradients,
-            unconnected_gradients,
-        )
+            return of_shards(*given)
+        return computation.gradient(of_shards, *given)
 
     tape_watch = owner.watch
 

@@ -11,12 +11,7 @@ _IN_RUN = "Put the step into a function that is called by strategy.run(step, arg
 
 
 def outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
-    """Returns the error for something that is allowed only under `strategy.run`.
-
-    Args:
-        what: What was done, in the past tense.
-        strategy: The strategy of the variables involved.
-    """
+    """Returns the error for what was done, and is allowed only under `strategy.run`."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         way_out = (
             f"{_IN_RUN}, and schedule that call by a "
@@ -32,14 +27,7 @@ def outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeErr
 
 
 def check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
-    """Checks that an optimizer is applied on a replica.
-
-    Args:
-        strategy: The strategy in whose scope it was created.
-
-    Raises:
-        RuntimeError: If it is applied elsewhere than on a replica of the strategy.
-    """
+    """Checks that an optimizer is applied on a replica of its strategy."""
     elsewhere = tf.distribute.get_strategy() is not strategy
     if elsewhere or tf.distribute.in_cross_replica_context():
         raise outside_run_error("an optimizer was applied", strategy)
@@ -47,9 +35,6 @@ def check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
 
 def check_gradient_is_on_replica(sources: list[Any]) -> None:
     """Checks that a gradient is computed on a replica.
-
-    Args:
-        sources: What the gradient is taken with respect to.
 
     Raises:
         RuntimeError: If it is computed outside a replica, in the scope of a strategy

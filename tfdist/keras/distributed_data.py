@@ -44,11 +44,7 @@ class DistributesForFit:
 class InputPipelines(_tf.SameDataset):
     """Datasets that a function made, as one: it yields a batch of each in turn.
 
-    Args:
-        pipelines: The datasets. One that ends is left out from then on.
-
-    Attributes:
-        pipelines: The same.
+    One that ends is left out from then on.
     """
 
     def __init__(self, pipelines: Sequence[tf.data.Dataset]) -> None:
@@ -57,11 +53,7 @@ class InputPipelines(_tf.SameDataset):
 
     @classmethod
     def of(cls, dataset_fn: DatasetFn, strategy: DistributesForFit) -> "InputPipelines":
-        """Returns the datasets that a function makes for a strategy.
-
-        Raises:
-            TypeError: If it makes something else.
-        """
+        """Returns the datasets that a function makes for a strategy."""
         pipelines = [dataset_fn(context) for context in strategy.input_contexts]
         for each in pipelines:
             if not isinstance(each, tf.data.Dataset):
@@ -78,7 +70,7 @@ class InputPipelines(_tf.SameDataset):
         return InputPipelines([each.map(*args, **kwargs) for each in self.pipelines])
 
     def prefetch(self, *args: Any, **kwargs: Any) -> "InputPipelines":
-        """Has each pipeline prefetch."""
+        """Makes each pipeline prefetch."""
         return InputPipelines([p.prefetch(*args, **kwargs) for p in self.pipelines])
 
 

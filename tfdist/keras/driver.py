@@ -25,11 +25,7 @@ _METHODS = (
 
 
 def driver_of(strategy: Any) -> Any:
-    """Returns the driver that a strategy supplies, or None if Keras trains alone.
-
-    Raises:
-        TypeError: If the driver lacks a method.
-    """
+    """Returns a strategy's driver, with all methods, or None if Keras trains alone."""
     driver = getattr(strategy, "fit_driver", None)
     if driver is None:
         return None

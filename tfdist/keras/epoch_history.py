@@ -16,12 +16,7 @@ _current: ContextVar["EpochHistory | None"] = ContextVar("epoch_history", defaul
 
 
 class EpochHistory(keras.callbacks.Callback):
-    """Appends a record of each epoch to a file.
-
-    Args:
-        path: The file.
-        strategy: The strategy; it may have a `consistency_setting`.
-    """
+    """Appends a record of each epoch to a file."""
 
     def __init__(self, path: str, strategy: Any) -> None:
         super().__init__()
@@ -74,10 +69,7 @@ class EpochHistory(keras.callbacks.Callback):
 def recording(strategy: Any, method: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Records the epochs of a call of `fit`, if a launcher asks for that.
 
-    Args:
-        strategy: The model's strategy.
-        method: "fit", "evaluate" or "predict".
-        arguments: The arguments of the call by name. A callback is added to them.
+    A callback is added to the arguments.
     """
     path = os.environ.get(contract.HISTORY)
     # A callback may itself call `fit`, which is no epoch of the user's.

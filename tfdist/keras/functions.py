@@ -21,11 +21,10 @@ class Steps(Protocol):
         ...
 
     def on_data(self, data: Any) -> dict[str, Any]:
-        """Runs the next `steps_per_execution` steps on the driver's data.
+        """Runs the next `steps_per_execution` steps, and returns their logs.
 
-        Returns:
-            The logs. They may cover only the steps finished so far, in a dict that is
-            kept up to date.
+        They may cover only the steps finished so far, in a dict that is kept up to
+        date.
 
         Raises:
             StopIteration: At the end of the data.
@@ -59,23 +58,15 @@ class Predictions(Protocol):
 
 
 class StepFunction:
-    """A model's `train_function` or `test_function`.
-
-    Args:
-        model: The Keras model.
-        steps: Runs its steps.
-    """
+    """A model's `train_function` or `test_function`."""
 
     def __init__(self, model: Any, steps: Steps) -> None:
         self._model = model
         self._steps = steps
 
     def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        """Runs the next `steps_per_execution` steps, and returns their logs.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Runs the next `steps_per_execution` steps, and returns their logs."""
+        # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):
             return self._steps.on_data(iterator)
         logs = None
@@ -87,21 +78,13 @@ class StepFunction:
 
 
 class PredictFunction:
-    """A model's `predict_function`. Outputs keep the order of the batches.
-
-    Args:
-        predictions: Predicts with the model.
-    """
+    """A model's `predict_function`. Outputs keep the order of the batches."""
 
     def __init__(self, predictions: Predictions) -> None:
         self._predictions = predictions
 
     def __call__(self, data: list[Any]) -> Any:
-        """Returns the outputs for some batches, concatenated.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Returns the outputs for some batches, concatenated."""
         outputs = []
         for each in data:
             try:

@@ -36,10 +36,6 @@ class StepLogs:
     the worker does not send them: their variables are on the ps, and the chief reads
     them there a few times per second. Any other logs come from the workers with every
     step.
-
-    Args:
-        model: The Keras model, whose metrics are built.
-        state: Of its metrics.
     """
 
     def __init__(self, model: keras.Model, state: MetricState) -> None:
@@ -70,8 +66,7 @@ class StepLogs:
     def begin(self, are_read: bool) -> None:
         """Forgets the logs of before, if the metrics were reset.
 
-        Args:
-            are_read: Whether a callback sees the logs of the steps that follow.
+        `are_read` is whether a callback sees the logs of the steps that follow.
         """
         if self._state.begin(are_read or self._packed is not None):
             self.forget()
@@ -117,11 +112,7 @@ class PackedLogs:
         self._shapes: list[tuple[int, ...]] = []
 
     def pack(self, logs: Any) -> tf.Tensor:
-        """Returns a float64 vector of all the values in the logs.
-
-        Raises:
-            ValueError: If a value has no fixed shape, or is not a number.
-        """
+        """Returns a float64 vector of all the values in the logs."""
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
         for value in values:
             check_is_a_log(value)
@@ -142,11 +133,7 @@ class PackedLogs:
 
 
 def check_is_a_log(value: tf.Tensor) -> None:
-    """Checks a value in the logs of a step.
-
-    Raises:
-        ValueError: If it has no fixed shape, or is not a number.
-    """
+    """Checks that a value in the logs of a step is a number of a fixed shape."""
     is_number = value.dtype.is_floating or value.dtype.is_integer
     if not (is_number or value.dtype.is_bool):
         raise ValueError(

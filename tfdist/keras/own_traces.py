@@ -17,7 +17,7 @@ _current: ContextVar[object | None] = ContextVar("trace", default=None)
 
 
 def install() -> None:
-    """Has every `tf.function` ask for the current trace."""
+    """Makes every `tf.function` ask for the current trace."""
     _tf.retrace_where_differs(_current.get)
 
 

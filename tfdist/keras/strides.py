@@ -21,16 +21,9 @@ def in_strides(
 ) -> Iterator[tuple[int, int, Any]]:
     """Takes steps together.
 
-    Args:
-        epoch_iterator: Keras's epoch iterator.
-        steps: The first and the last step of each execution, and the data; the latter is
-            told how many steps to take next, as `asked`.
-        size: Returns the number of steps for the next stride.
-        sizes: What it has returned, for the rest of an epoch.
-        is_shown: Whether a progress bar shows the logs of each stride.
-
-    Yields:
-        The first and the last step of each stride, and the data.
+    `steps` are the first and the last step of each execution, and the data, which is
+    told how many steps to take next, as `asked`. `size` returns that number, and
+    `sizes` is what it has returned. Yields the same of each stride.
     """
     length_unknown = epoch_iterator.num_batches is None
     for first, last, data in steps:
@@ -51,16 +44,9 @@ def in_strides(
 def telling_the_ends(
     epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Tells the data whether an execution is the first or the last one of the epoch.
+    """Notes on the data whether an execution is the first or the last one of the epoch.
 
     As `is_first` and `is_last`; the latter is None if the data have an unknown length.
-
-    Args:
-        epoch_iterator: Keras's epoch iterator.
-        steps: The first and the last step of each execution, and the data.
-
-    Yields:
-        The same.
     """
     is_first = True
     for first, last, data in steps:
@@ -74,12 +60,9 @@ def telling_the_ends(
 def _left(epoch_iterator: Any, begun: int) -> int:
     """Returns how many more executions Keras enumerates in this epoch.
 
-    Keras's generator cannot be asked: after its last execution it ends the epoch, and so
-    may a `PyDataset` whose batches are still to be read.
-
-    Args:
-        epoch_iterator: Keras's epoch iterator.
-        begun: How many steps of the epoch it has enumerated.
+    Keras's generator cannot be asked: after its last execution it ends the epoch, and
+    so may a `PyDataset` whose batches are still to be read. `begun` is how many steps
+    of the epoch it has enumerated.
     """
     batches = epoch_iterator._num_batches
     left = [(epoch_iterator.steps_per_epoch or batches or sys.maxsize) - begun]
@@ -91,10 +74,7 @@ def _left(epoch_iterator: Any, begun: int) -> int:
 def split(steps: int, least: int, sizes: Collection[int]) -> Iterator[int]:
     """Splits steps into strides of the usual sizes, and what is left.
 
-    Args:
-        steps: How many there are.
-        least: A number of which they, and every stride, are a multiple.
-        sizes: The usual sizes.
+    They, and every stride, are a multiple of `least`.
     """
     for size in sorted(sizes, reverse=True):
         size = max(size // least, 1) * least
@@ -113,12 +93,7 @@ def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
 
 
 def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
-    """Whether a callback does something before or after each batch.
-
-    Args:
-        callbacks: The callbacks of a `fit` or an `evaluate`.
-        stage: `"train"` or `"test"`.
-    """
+    """Returns whether a callback acts on each batch of "train" or "test"."""
     hooks = [f"on_{stage}_batch_{when}" for when in ("begin", "end")]
     if stage == "train":
         hooks += ["on_batch_begin", "on_batch_end"]
@@ -126,12 +101,7 @@ def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
 
 
 def shows_progress(callbacks: Iterable[Any], verbose: Any) -> bool:
-    """Whether a progress bar shows logs within an epoch.
-
-    Args:
-        callbacks: The callbacks of a `fit` or an `evaluate`, none of which sees batches.
-        verbose: Its argument of this name.
-    """
+    """Returns whether a progress bar shows logs within an epoch."""
     bars = (isinstance(each, keras.callbacks.ProgbarLogger) for each in callbacks)
     return verbose in ("auto", 1) or any(bars)
 

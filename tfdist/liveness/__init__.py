@@ -13,12 +13,12 @@ line that names the task it waited for.
 *   `sentinel`: a process that kills the chief if no Python thread runs, so that the
     watchdog cannot either.
 *   `supervision`: the chief's reports to its launcher, which restarts tasks.
-*   `lost_ps`: turns the error of a step into a `PeerLostError` that names the ps.
 
 *Synchronous training: each task waits for its peers.*
 
-*   `peers`: probes every peer; aborts the collectives if one is lost. `PeerLostError`.
-*   `last_resort`: exits the process if a call still waits for a lost peer.
+*   `peers`: probes every peer; aborts the collectives if one is lost. `PeerLostError`,
+    which names a lost ps, too.
+*   `watched_workers`: exits the process if a call still waits for a lost worker.
 
 *Both:*
 

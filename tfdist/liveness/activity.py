@@ -12,9 +12,6 @@ STEPS, DATA = "steps", "data"
 class Activity:
     """Written by the threads that work, read by the watchdog's thread.
 
-    Args:
-        num_workers: The number of workers.
-
     Attributes:
         worker_of: The worker of each replica; a worker has one, unless this says so.
     """
@@ -80,6 +77,7 @@ class Activity:
 
     def waits(self, what: str) -> float:
         """How long the main thread has waited for it, in seconds."""
+        # Read once: the main thread may replace it meanwhile.
         waiting = self._waiting
         is_so = waiting is not None and waiting[0] == what
         return time.monotonic() - waiting[1] if waiting and is_so else 0.0

@@ -17,10 +17,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.1  # seconds
 class Patience:
     """Waits as TensorFlow's coordinator does, and calls `check` between slices.
 
-    Args:
-        coordinator: The coordinator of the workers.
-        activity: Records the waits.
-        check: Raises the error that ends a wait.
+    It raises the error that ends a wait.
     """
 
     def __init__(
@@ -44,14 +41,7 @@ class Patience:
                 self.check()
 
     def wait_for_all(self, outputs: Iterable[Any]) -> None:
-        """Waits until no function is under way.
-
-        Args:
-            outputs: The outputs of the functions known to run; there may be others.
-
-        Raises:
-            tf.errors.OpError: The error of a function.
-        """
+        """Waits until no function is under way: those of `outputs`, and any others."""
         pause = _SHORTEST_PAUSE
         with self.waiting():
             for output in outputs:

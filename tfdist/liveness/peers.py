@@ -1,4 +1,4 @@
-"""Watch the peers of a synchronous task, and name those that are lost."""
+"""Watches the peers of a synchronous task, and names those that are lost, or a lost ps."""
 
 import contextlib
 import functools
@@ -10,10 +10,17 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist.cluster.health import problems
 from tfdist.liveness.step_error import shortened
 
 _PAUSE_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
+_OF_A_LOST_TASK = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
 # After a failure there is time, and a peer that is only slow must not be blamed.
 _LAST_PROBE_SECONDS = 10.0
 # A server that refuses connections this many times, a pause apart, has exited.
@@ -105,9 +112,6 @@ class PeerWatch:
 def naming_lost_peers(lost_peers: Callable[[], list[str]]) -> Iterator[None]:
     """Turns TensorFlow's error of a collective into one that names the lost task.
 
-    Args:
-        lost_peers: Returns the tasks that do not respond.
-
     Raises:
         PeerLostError: If a task is lost, in place of TensorFlow's error.
     """
@@ -166,3 +170,21 @@ def _problem(
     except tf.errors.OpError as error:
         return error
     return None
+
+
+def error_of_lost_ps(
+    error: BaseException, servers: Mapping[tf_config.Task, str]
+) -> PeerLostError | None:
+    """Returns an error that names the lost ps, or None if every ps answers."""
+    if not isinstance(error, _OF_A_LOST_TASK):
+        return None
+    every_ps = {task: at for task, at in servers.items() if task.job == "ps"}
+    lost = problems(every_ps, _PROBE_SECONDS)
+    if not lost:
+        return None
+    names = ", ".join(f"{task} at {servers[task]} {lost[task]}" for task in lost)
+    return PeerLostError(
+        f"{names}. The variables that it held are gone. Start the ps and this program "
+        "again (python -m launch.local does so); with a checkpoint_dir, fit resumes "
+        "from its latest checkpoint"
+    )

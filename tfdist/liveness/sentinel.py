@@ -24,9 +24,7 @@ _PIPE = 1 << 16  # bytes
 class Sentinel:
     """Kills this process unless it hears regularly that a thread still runs.
 
-    Args:
-        patience: How many seconds it may hear nothing.
-        second_look: How many more seconds it then waits.
+    It may hear nothing for `patience` seconds, and then waits for `second_look` more.
     """
 
     def __init__(self, patience: float, second_look: float = _SECOND_LOOK) -> None:
@@ -46,8 +44,7 @@ class Sentinel:
     def tell(self, seen: str) -> None:
         """Reports that this process runs, and starts the watch.
 
-        Args:
-            seen: What it prints if it kills this process: the first 2,000 characters.
+        If it kills this process, it prints the first 2,000 characters of `seen`.
         """
         self._write(seen[:_LONGEST])
 

@@ -1,4 +1,4 @@
-"""Decides whether training has stalled, what it waits for, and what to do. Pure."""
+"""Decides whether training has stalled, what it waits for, and what to do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,7 @@ ON_STALL = (WARN, RAISE, RESTART)
 
 
 def check_on_stall(on_stall: str | None) -> None:
-    """Checks what is to be done about a stall.
-
-    Raises:
-        ValueError: If it is neither one of `ON_STALL` nor None.
-    """
+    """Checks what is to be done about a stall."""
     if on_stall is not None and on_stall not in ON_STALL:
         raise ValueError(
             f"on_stall must be one of {', '.join(ON_STALL)}, or None; received "

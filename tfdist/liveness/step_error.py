@@ -39,11 +39,10 @@ _graphs: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def remember(graph: tf.Graph) -> None:
-    """Lets messages say where the operations of a graph were created.
+    """Makes messages say where the operations of a graph were created.
 
-    Args:
-        graph: One whose operations are copied to the functions that workers run, as
-            `step_<number>/<name>`. It is not kept alive.
+    Its operations are copied to the functions that workers run, as
+    `step_<number>/<name>`. It is not kept alive.
     """
     _graphs.add(graph)
 
@@ -51,9 +50,7 @@ def remember(graph: tf.Graph) -> None:
 def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpError:
     """Returns an error of the same type with a short message.
 
-    Args:
-        error: The error.
-        of_shapes: What to add to one about shapes that do not match.
+    `of_shapes` is added to one about shapes that do not match.
     """
     message = str(error.message)
     short = summary(message)
@@ -70,8 +67,7 @@ def saying(error: tf.errors.OpError, message: str) -> tf.errors.OpError:
 def summary(text: str) -> str:
     """Summarizes TensorFlow's message of a failed step in a few lines.
 
-    Args:
-        text: The message. A message of unknown form is returned unchanged.
+    One of unknown form is returned unchanged.
     """
     frames = list(_FRAME.finditer(text))
     why = reason(text)
@@ -91,11 +87,7 @@ def summary(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Returns what went wrong, without where.
-
-    Args:
-        text: TensorFlow's message. A message of unknown form is returned unchanged.
-    """
+    """Returns what went wrong, without where; text of unknown form unchanged."""
     frames = list(_FRAME.finditer(text))
     ends = [frames[-1].end()] if frames else []
     if _NO_FRAMES in text:

@@ -22,12 +22,7 @@ def report_training() -> None:
 
 
 def report_stalled(tasks: Sequence[str], why: str) -> None:
-    """Asks the launcher to kill and restart tasks.
-
-    Args:
-        tasks: Their names, such as `ps:0`.
-        why: What the chief saw, for the log.
-    """
+    """Asks the launcher to restart tasks, such as `ps:0`; `why` is for its log."""
     _report(Report(contract.STALLED, tuple(tasks), why))
 
 

@@ -54,9 +54,6 @@ class OfTensorFlowAlone(logging.Filter):
     TensorFlow's logger has its own handler if the root logger had none when TensorFlow
     was imported. The coordinator then logs by absl, which adds a handler to the root
     logger as well, and everything TensorFlow logs would be printed twice.
-
-    Args:
-        handler: The handler of TensorFlow's logger.
     """
 
     def __init__(self, handler: logging.Handler) -> None:

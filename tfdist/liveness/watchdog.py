@@ -43,13 +43,9 @@ class StalledError(RuntimeError):
 class Watchdog:
     """Probes every server, and checks that steps finish.
 
-    Args:
-        tasks: The address of each ps and worker.
-        activity: What the chief and the workers are doing.
-        timeout: The longest silence of a task, step and wait for a batch, in seconds.
-        on_stall: One of `stall.ON_STALL`, or None.
-        end: Exits the process with a status.
-        not_waited_for: Returns the tasks that need not answer now.
+    `timeout` is the longest silence of a task, step and wait for a batch, in seconds.
+    `on_stall` is one of `stall.ON_STALL`, or None. Tasks of `not_waited_for` need not
+    answer now.
     """
 
     def __init__(
@@ -85,11 +81,7 @@ class Watchdog:
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises in the calling thread what the watchdog has found.
-
-        Raises:
-            StalledError: If training has stalled.
-        """
+        """Raises in the calling thread what the watchdog has found."""
         error, self._error = self._error, None
         if error is not None:
             self._raised.set()
@@ -223,13 +215,7 @@ class Watchdog:
 
 
 def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:
-    """Exits this process from a thread other than the main one.
-
-    Args:
-        text: The reason, to print.
-        status: The exit status.
-        end: Exits the process.
-    """
+    """Exits this process from a thread other than the main one."""
     print(
         f"tfdist: {text}\ntfdist: the main thread cannot be interrupted: ending "
         f"the process with status {status}",

@@ -8,17 +8,12 @@ from typing import Any
 import keras
 
 from tf_config.contract import CHECKPOINT_DIR
-from tfdist.local_update.wire import NARROW
+from tfdist.local_update.compression import NARROW
 from tfdist.mixing import Gossip, Mean, Mixing
 
 
 def checked_local_steps(local_steps: Any) -> int:
-    """Returns a valid number of local steps.
-
-    Raises:
-        TypeError: If it is not an integer.
-        ValueError: If it is below 1.
-    """
+    """Returns a valid number of local steps: 1 or more."""
     what = "local_steps is how many steps each worker takes between mixes"
     count = _integer(local_steps, what)
     if count < 1:
@@ -30,11 +25,7 @@ def checked_local_steps(local_steps: Any) -> int:
 
 
 def check_no_checkpoints(environ: Mapping[str, str]) -> None:
-    """Checks that nobody expects checkpoints.
-
-    Raises:
-        ValueError: If the launcher has named a directory for them.
-    """
+    """Checks that the launcher has named no directory for checkpoints."""
     if directory := environ.get(CHECKPOINT_DIR):
         raise ValueError(
             "LocalUpdateStrategy writes no checkpoints, so it cannot continue from "
@@ -45,12 +36,7 @@ def check_no_checkpoints(environ: Mapping[str, str]) -> None:
 
 
 def checked_mixing(mixing: Any, workers: int) -> Mixing:
-    """Returns the policy for a number of workers.
-
-    Raises:
-        TypeError: If it lacks a method.
-        ValueError: If it cannot be used with that many.
-    """
+    """Returns the policy for a number of workers."""
     if isinstance(mixing, type) or not isinstance(mixing, Mixing):
         raise TypeError(
             "mixing is tfdist.mixing.Mean(), tfdist.mixing.Gossip(topology), or an "
@@ -85,11 +71,7 @@ def checked_outer_optimizer(
 
 
 def checked_wire_dtype(wire_dtype: Any) -> str | None:
-    """Returns what weights are sent as, or None.
-
-    Raises:
-        ValueError: If it is not known.
-    """
+    """Returns what weights are sent as, or None."""
     if wire_dtype is None or (isinstance(wire_dtype, str) and wire_dtype in NARROW):
         return wire_dtype
     allowed = ", ".join(repr(each) for each in NARROW)
@@ -97,11 +79,7 @@ def checked_wire_dtype(wire_dtype: Any) -> str | None:
 
 
 def checked_overlap(overlap: Any) -> bool:
-    """Returns whether mixes overlap with local steps.
-
-    Raises:
-        TypeError: If it is not a bool.
-    """
+    """Returns whether mixes overlap with local steps."""
     if not isinstance(overlap, bool):
         raise TypeError(
             "overlap is True to mix models during the next local steps, or False to wait "
@@ -111,12 +89,7 @@ def checked_overlap(overlap: Any) -> bool:
 
 
 def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
-    """Returns a valid number of fragments.
-
-    Raises:
-        TypeError: If it is not an integer.
-        ValueError: If it is below 1 or above `local_steps`, or above 1 without `overlap`.
-    """
+    """Returns a number of fragments: 1 to `local_steps`, and 1 without `overlap`."""
     count = _integer(fragments, "fragments is in how many parts a model is mixed")
     if not 1 <= count <= local_steps:
         raise ValueError(
@@ -132,10 +105,10 @@ def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
 
 
 def described(mixing: Mixing, present: Sequence[int]) -> str:
-    """Says which policy it is, with a digest of its weights in the first two rounds."""
+    """Describes a policy, with a digest of its weights in the first two rounds."""
     weights = [
         sorted(mixing.weights(each, round_index, present).items())
-        for round_index in range(2)
+        for round_index in range(2)  # A graph may have other weights in the next one.
         for each in present
     ]
     digest = zlib.crc32(repr(weights).encode())
@@ -143,11 +116,7 @@ def described(mixing: Mixing, present: Sequence[int]) -> str:
 
 
 def check_not_inner(outer_optimizer: Any, model: Any) -> None:
-    """Checks that a model is not compiled with the outer optimizer.
-
-    Raises:
-        ValueError: If it is.
-    """
+    """Checks that a model is not compiled with the outer optimizer."""
     if outer_optimizer is not None and model.optimizer is outer_optimizer:
         raise ValueError(
             f"{model.name!r} is compiled with the strategy's outer_optimizer itself. The "
@@ -158,11 +127,7 @@ def check_not_inner(outer_optimizer: Any, model: Any) -> None:
 
 
 def check_no_own_average(model: Any) -> None:
-    """Checks that no worker ends with an average of its own weights.
-
-    Raises:
-        ValueError: If the optimizer keeps one.
-    """
+    """Checks that no worker ends with an average of its own weights."""
     if model.optimizer is not None and model.optimizer.use_ema:
         raise ValueError(
             f"{model.name!r} is compiled with use_ema=True: at the end of fit, each worker "

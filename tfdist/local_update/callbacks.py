@@ -9,24 +9,15 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mix import Mix
-from tfdist.synchronous.fit import callbacks
+from tfdist.peers import callbacks
 
 
 class EpochLogs(keras.callbacks.Callback):
     """Makes the logs of an epoch those of all workers, and adds `received_bytes`.
 
     First of all callbacks, so that the others see the same logs on every worker, and
-    decide alike.
-
-    Args:
-        exchange: This worker's part in exchanges.
-        is_mean: Whether to average the logs. Where workers keep models of their own, they
-            keep their logs, too.
-        mix: Returns what mixes the models, once they are built.
-
-    Attributes:
-        epoch: The index of this epoch.
-        is_last_epoch: Whether it is the last one.
+    decide alike. Logs are averaged if `is_mean`: workers that keep models of their own
+    keep their logs, too. `mix` returns what mixes the models, once they are built.
     """
 
     def __init__(
@@ -75,12 +66,7 @@ def mean_by_name(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class BeginRounds(keras.callbacks.Callback):
-    """Has rounds begin from the state that callbacks before this one have restored.
-
-    Args:
-        mix: Returns what mixes the models, once they are built.
-        then: Called after that.
-    """
+    """Begins rounds from what earlier callbacks have restored, then calls `then`."""
 
     def __init__(self, mix: Callable[[], Mix], then: Callable[[], None]) -> None:
         super().__init__()
@@ -97,23 +83,14 @@ def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any
     """Returns the callbacks with which this worker calls `fit`.
 
     Those that write files run on the chief, and all workers start from its state.
-
-    Args:
-        given: The user's: None, a callback, a list or a `CallbackList`.
-        workers: The workers, with the chief among them.
-        first: To call before the others.
-        last: To call after them.
     """
     chosen = callbacks.for_worker(given, workers)
     if isinstance(chosen, keras.callbacks.CallbackList):
-        inside = [each for each in chosen.callbacks if not _is_ours(each)]
+        ours = EpochLogs | BeginRounds
+        inside = [each for each in chosen.callbacks if not isinstance(each, ours)]
         chosen.callbacks = [first, *inside, last]
         for each in (first, last):
             each.set_model(chosen.model)
             each.set_params(chosen.params)
         return chosen
     return [first, *chosen, last]
-
-
-def _is_ours(callback: Any) -> bool:
-    return isinstance(callback, EpochLogs | BeginRounds)

@@ -23,9 +23,9 @@ from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.local_update.workers import Workers
-from tfdist.synchronous.fit import agreement
-from tfdist.synchronous.fit.callbacks import resume_at
-from tfdist.synchronous.fit.shares import UnequalDataError
+from tfdist.peers import agreement
+from tfdist.peers.callbacks import resume_at
+from tfdist.peers.shares import UnequalDataError
 
 
 @dataclasses.dataclass
@@ -42,16 +42,8 @@ class LocalUpdateDriver(DefaultDriver):
     """Trains a model in this process, and mixes it with the others' now and then.
 
     `evaluate` and `predict` run here, on all of the data, with this worker's model.
-
-    Args:
-        strategy: The `LocalUpdateStrategy`.
-        exchange: This worker's part in exchanges.
-        workers: The workers.
-        mix_of: Returns what mixes a model.
-        is_mean: Whether all workers have the same model after a mix.
-        rejoin_listener: Where workers that were lost ask this one to come back.
-        rejoining: By which this worker comes back itself, if it was started again.
-        settings: How models are mixed, by the names of arguments.
+    Workers that were lost ask `rejoin_listener` to come back. This worker comes back by
+    `rejoining`, if it was started again.
     """
 
     def __init__(
@@ -219,7 +211,7 @@ class LocalUpdateDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def storing(self, model: Any, operation: str) -> Iterator[bool]:
-        """Lets the chief alone write."""
+        """Yields whether this worker stores: to write is for the chief alone."""
         is_own = getattr(model, "distribute_strategy", None) is self.strategy
         yield not is_own or operation == "load" or self._workers.is_chief
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.local_update.in_turn import in_turn
+from tfdist.local_update.compression import Coder, Wire
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import Call, bytes_of
-from tfdist.local_update.messenger import NO_BYTES, Messenger
+from tfdist.local_update.message import Call, Transport, bytes_of
+from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import Request
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.transport import Transport
-from tfdist.local_update.wire import Coder, Wire
 
 _ALL: Range = (0, -1)
 
@@ -27,12 +25,6 @@ class Exchange(Messenger):
 
     All workers call the same methods in the same order: each waits for the one before it,
     also where that runs in the background.
-
-    Args:
-        transport: The mailboxes.
-        members: Which workers take part.
-        names: What to call each worker, by its index.
-        timeout: How long a worker may be silent, in seconds. For the log alone.
 
     Attributes:
         rejoin_listener: Where workers that were lost ask to come back, while they may; or
@@ -74,17 +66,15 @@ class Exchange(Messenger):
     def mean(self, vector: np.ndarray, wire: Wire | None = None) -> np.ndarray:
         """Returns the mean of all workers' vectors, the same bits on each.
 
-        Each worker owns a part of the vector. It reads that part of all vectors, and then
-        the means of the other parts from their owners: the `all_to_all` schedule of
-        `tfdist.all_reduce.schedule`. The part of a worker that is lost meanwhile stays as
-        it is here, until the next time.
+        Each worker owns a part of the vector. It reads that part of all vectors, and
+        then the means of the other parts from their owners: the `all_to_all` schedule
+        of `tfdist.all_reduce.schedule`. The part of a worker that is lost meanwhile
+        stays as it is here, until the next time. Vectors are one-dimensional, of the
+        same size and dtype on all workers. Without `wire`, they are sent with all their
+        bits.
 
         Cost: in and out of each of n workers, 2(n-1)/n times the bytes of the vector. As
         parts end where blocks of int8 do, less for some workers and more for the last.
-
-        Args:
-            vector: One-dimensional, of the same size and dtype on all workers.
-            wire: What vectors and means are sent as; None for all their bits.
         """
         key = self._next_key
         # Alike on all workers, whether or not they use the keys of `mean_again`.
@@ -146,13 +136,11 @@ class Exchange(Messenger):
         """Returns, to the worker that leads, the array of each worker by its index.
 
         The others get their own alone. Each call is followed by one of `from_lead`, by
-        which the lead shows that it has read what came, and before the next one of which
-        all have read what it sent: a mailbox has room for these two messages.
+        which the lead shows that it has read what came, and before the next one of
+        which all have read what it sent: a mailbox has room for these two messages.
+        Arrays are one-dimensional, of one dtype, and of any size on each worker.
 
         Cost: one message from each other worker to the lead.
-
-        Args:
-            array: One-dimensional; of any size on each worker, and of the same dtype.
         """
         key = self._publish_next(Call.TO_LEAD, bytes_of(array))
         is_lead = self.members.lead == self.members.me
@@ -166,9 +154,7 @@ class Exchange(Messenger):
     def from_lead(self, array: np.ndarray, lead: int) -> np.ndarray | None:
         """Returns the array of the worker that leads, or None if that is lost.
 
-        Args:
-            array: On the lead, what to send; its dtype elsewhere.
-            lead: The index of that worker.
+        On the other workers, only the dtype of `array` counts.
 
         Cost: one message from the lead to each other worker.
         """
@@ -190,14 +176,10 @@ class Exchange(Messenger):
         """Returns an average of this worker's vector and some others'.
 
         The weight of a worker that is lost meanwhile goes to this worker's own vector.
+        Vectors are one-dimensional, of one size and dtype, and begin at element `begin`
+        of the model that they are part of.
 
         Cost: one vector in from each worker that has a weight.
-
-        Args:
-            vector: One-dimensional, of the same size and dtype on all workers.
-            weights: The weight of each vector, by the index of its worker.
-            wire: What vectors are sent as; None for all their bits.
-            begin: Where they begin in the model that they are part of, in elements.
         """
         wire = wire or _exact(vector)
         self._open_door()
@@ -229,7 +211,7 @@ class Exchange(Messenger):
             self.is_quiet = False
 
     def _open_door(self) -> None:
-        """Has the worker that leads take in one that asks, from the next exchange on.
+        """Makes the worker that leads take in one that asks, from the next exchange on.
 
         The others hear of it from the message that is published next.
         """
@@ -249,7 +231,7 @@ class Exchange(Messenger):
     def hand_over(
         self, info: Mapping[str, object], arrays: Sequence[np.ndarray]
     ) -> None:
-        """Gives the worker that was taken in what it needs to take part.
+        """Sends the worker that was taken in what it needs to take part.
 
         Called between exchanges, and before the next one: that waits for the worker.
 

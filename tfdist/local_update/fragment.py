@@ -5,10 +5,10 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from tfdist.local_update.compression import NARROW, Coder, Wire
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.local_update.outer_step import OuterStep
-from tfdist.local_update.wire import NARROW, Coder, Wire
 from tfdist.mixing import Mean, Mixing
 
 
@@ -16,20 +16,9 @@ class Fragment:
     """Some variables of a model, which are mixed together; or all of them.
 
     What narrow messages have lost, the model of the last mix and the outer optimizer's
-    state are each fragment's own: it is mixed as a model of its own would be.
-
-    Args:
-        vector: The variables.
-        exchange: This worker's part in exchanges.
-        mixing: Who mixes with whom.
-        outer_optimizer: A Keras optimizer of these variables alone, or None.
-        wire_dtype: One of `wire.NARROW`, or None.
-        begin: Where the variables begin, in elements, if all fragments are put one after
-            the other: no two begin at the same place.
-
-    Attributes:
-        vector: The variables.
-        mixes: How many times they were mixed.
+    state are each fragment's own: it is mixed as a model of its own would be. `begin`
+    is where its variables begin, in elements, if all fragments are put one after the
+    other: no two begin at the same place.
     """
 
     def __init__(
@@ -70,10 +59,8 @@ class Fragment:
     def mixed(self, vector: np.ndarray, agree: Callable[[], None]) -> np.ndarray:
         """Exchanges the variables with other workers; returns what they become here.
 
-        Args:
-            vector: Their values on this worker.
-            agree: Makes the `state` of all fragments equal on all workers. Called when
-                workers were lost.
+        `agree` makes the `state` of all fragments equal on all workers: it is called
+        when workers were lost.
         """
         round_index, self.mixes = self.mixes, self.mixes + 1
         if isinstance(self._mixing, Mean):
@@ -117,12 +104,7 @@ class Fragment:
         return [self._reference, *(np.asarray(each.numpy()) for each in outer)]
 
     def take_over(self, mixes: int, arrays: list[np.ndarray]) -> None:
-        """Goes on from what another worker has handed over.
-
-        Args:
-            mixes: How many times the variables were mixed there.
-            arrays: What `hand_over` returned.
-        """
+        """Goes on from what another worker's `hand_over` returned, after its mixes."""
         self.mixes = mixes
         self._reference, *values = arrays
         outer = self._outer.variables if self._outer is not None else []

@@ -13,7 +13,7 @@ from tfdist.local_update.record import Record
 from tfdist.local_update.rejoin import RejoinError
 from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
-from tfdist.synchronous.fit.callbacks import resume_at
+from tfdist.peers.callbacks import resume_at
 
 
 @dataclasses.dataclass
@@ -44,10 +44,7 @@ class FitPlace:
 def packed(place: FitPlace, model: Any, mix: Mix) -> State:
     """Returns what a worker needs to go on from this one's state.
 
-    Args:
-        place: Where this one is.
-        model: Its Keras model: weights, optimizer, seeds and metrics are handed over.
-        mix: What mixes it.
+    Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
     """
     places, arrays = mix.state
     info = {**dataclasses.asdict(place), "mix": places}
@@ -71,14 +68,7 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
 
 
 def check_data(data: Any) -> None:
-    """Checks that a worker can go on in the middle of what `fit` trains on.
-
-    Args:
-        data: The argument `x` of `fit`.
-
-    Raises:
-        RejoinError: If it cannot.
-    """
+    """Checks that a worker can go on in the middle of the data `x` of `fit`."""
     if isinstance(data, tf.data.Dataset):
         return
     leaves = keras.tree.flatten(data)
@@ -95,6 +85,7 @@ def check_data(data: Any) -> None:
 def _variables(model: Any) -> list[Any]:
     optimizer = model.optimizer
     variables = [*model.variables, *(optimizer.variables if optimizer else ())]
+    # Each once, and in the same order on all workers: bytes are told apart by their place.
     return list({id(each): each for each in variables}.values())
 
 

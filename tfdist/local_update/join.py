@@ -42,12 +42,8 @@ def join(
 ) -> Joined:
     """Starts this worker's mailbox, and waits for those of the others.
 
-    Args:
-        config: The cluster, and this process's task in it.
-        startup_timeout: How long to wait for the others, in seconds.
-        peer_timeout: How long one may fail to answer later, in seconds.
-        who: Whose argument `startup_timeout` is, for the error.
-        may_come_back: Whether a process that was started again may join the others.
+    Timeouts are in seconds. `who` names the strategy in errors. A process that was
+    started again joins the others if it `may_come_back`.
 
     Raises:
         StartupTimeoutError: If another task does not answer in time.

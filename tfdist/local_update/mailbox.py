@@ -18,11 +18,12 @@ from tfdist.cluster.startup import unreachable
 from tfdist.local_update.message import (
     LEFT,
     NOTHING,
+    GoneError,
     Message,
+    SilentError,
     header_bytes,
     unpack,
 )
-from tfdist.local_update.transport import GoneError, SilentError
 
 _SLOTS = 2
 _ASIDE = 2  # the place beside them
@@ -37,15 +38,9 @@ _ENDED = (
 
 
 class Mailboxes:
-    """The `transport.Transport` between the workers of a cluster.
+    """The `message.Transport` between the workers of a cluster.
 
-    Args:
-        addresses: Of each worker, in the order of their indices.
-        me: The index of this worker.
-        timeout: How long one read may take, in seconds.
-
-    Attributes:
-        server: The server of this worker.
+    One read may take `timeout` seconds. `server` is this worker's.
 
     Raises:
         RuntimeError: If the port of this worker is taken.
@@ -85,12 +80,7 @@ class Mailboxes:
         self._own.run(self._graph.put[slot], {self._graph.value: message.pack()})
 
     def read(self, worker: int, key: int, begin: int, size: int) -> Message | None:
-        """Returns a message of another worker, or None if it is not there yet.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
-        """
+        """Returns a message of another worker, or None if it is not there yet."""
         found = self._get(worker, key % _SLOTS, key, begin, size)
         if found is None:
             return None
@@ -105,22 +95,12 @@ class Mailboxes:
         self._put(_ASIDE, message)
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put beside its mailbox, if it has.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
-        """
+        """Returns what another worker has put beside its mailbox, if it has."""
         found = self._get(worker, _ASIDE, 0, 0, -1 if with_payload else 0)
         return found[0] if found is not None and found[0].key != NOTHING else None
 
     def newest(self, worker: int) -> Message | None:
-        """Returns the newest message of another worker without its payload, if any.
-
-        Raises:
-            GoneError: If its process has ended.
-            SilentError: If it does not answer within the timeout.
-        """
+        """Returns the newest message of another worker without its payload, if any."""
         found = self._get(worker, 0, _EVERY_KEY, 0, 0)
         return max(found, key=lambda each: each.key) if found is not None else None
 
@@ -151,7 +131,7 @@ class Mailboxes:
         return bool(unreachable(dict([self._tasks[worker]])))
 
     def forget(self, worker: int) -> None:
-        """Has the next read connect again: to a process that was started again."""
+        """Makes the next read connect again: to a process that was started again."""
         with self._lock:
             session = self._sessions.get(worker)
         if session is not None:

@@ -1,4 +1,4 @@
-"""Which workers take part: what each knows, and how that spreads. Pure.
+"""Which workers take part: what each knows, and how that spreads.
 
 Each worker has a version: 0 at first, odd while it has left, even again when it is back.
 Every message carries the versions that its sender knows, and the larger one is the news.
@@ -9,14 +9,7 @@ from collections.abc import Sequence
 
 
 class Members:
-    """What this worker knows of all.
-
-    Args:
-        me: The index of this worker.
-        workers: How many there are.
-
-    Attributes:
-        versions: One of each worker.
+    """What this worker knows of all: `versions` has one of each.
 
     >>> members = Members(0, 3)
     >>> members.lose(1)

@@ -1,4 +1,4 @@
-"""What a worker puts into its mailbox: a header, and bytes. Pure.
+"""What a worker puts into its mailbox, a header and bytes, and how others get it.
 
 The header is a row of int64: the key, the offset of the payload in the vector that it is
 part of, the call that it belongs to, and the version of each worker.
@@ -7,6 +7,7 @@ part of, the call that it belongs to, and the version of each worker.
 import dataclasses
 import enum
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -74,3 +75,52 @@ def unpack(header: np.ndarray, payload: np.ndarray) -> Message:
 def bytes_of(array: np.ndarray) -> np.ndarray:
     """Returns the bytes of an array, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+class GoneError(Exception):
+    """A worker's process has ended, or was started again."""
+
+
+class SilentError(Exception):
+    """A worker does not answer, although its host does."""
+
+
+class Transport(Protocol):
+    """Mailboxes: each worker writes its own, and reads those of others.
+
+    A worker writes message after message. Its mailbox has room for two, by the parity of
+    their keys. Reading changes nothing, so anyone may read, and read again. A read raises
+    `GoneError` if the other process has ended, and `SilentError` if it does not answer.
+    """
+
+    def publish(self, message: Message) -> None:
+        """Puts a message into this worker's mailbox, in place of the last but one."""
+
+    def read(self, worker: int, key: int, begin: int, size: int) -> Message | None:
+        """Returns a message of another worker, or None if it is not there yet.
+
+        Args:
+            worker: The index of the other worker.
+            key: The key of the message. If that was replaced already, or its sender has
+                left, a newer one is returned.
+            begin: The first byte of the payload to read.
+            size: How many bytes to read; -1 for the rest.
+        """
+
+    def is_gone(self, worker: int) -> bool:
+        """Returns whether nothing listens on a worker's address."""
+
+    def publish_aside(self, message: Message) -> None:
+        """Puts a message beside the mailbox, in place of the last one there.
+
+        A worker that was started again asks there to take part, and is answered there.
+        """
+
+    def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
+        """Returns what another worker has put beside its mailbox, if it has."""
+
+    def newest(self, worker: int) -> Message | None:
+        """Returns the newest message of another worker without its payload, if any."""
+
+    def forget(self, worker: int) -> None:
+        """Makes the next read connect again: to a process that was started again."""

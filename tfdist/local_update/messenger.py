@@ -1,19 +1,35 @@
 """A worker's messages to the others, who is lost, and who is back.
 
-It works on any `Transport`, with numpy alone.
+It works on any `Transport`, with numpy alone. All workers exchange in the same order. So
+one exchange at a time, in the order in which this worker began them: what the main thread
+exchanges, such as the logs of an epoch, waits for the mix that began before it.
 """
 
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from tfdist.local_update.in_turn import InTurn
 from tfdist.local_update.members import Members
-from tfdist.local_update.message import LEFT, NOTHING, Call, Message, header_bytes
+from tfdist.local_update.message import (
+    LEFT,
+    NOTHING,
+    Call,
+    Message,
+    SilentError,
+    Transport,
+    header_bytes,
+)
 from tfdist.local_update.reads import Range, Reads
 from tfdist.local_update.rejoin import Request, pack
-from tfdist.local_update.transport import SilentError, Transport
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound="Messenger")
 
 _log = logging.getLogger("tfdist")
 
@@ -28,16 +44,26 @@ class OutOfStepError(RuntimeError):
     """A worker has sent something else than what the others wait for."""
 
 
-class Messenger(InTurn):
+def in_turn(
+    method: Callable[Concatenate[_S, _P], _T],
+) -> Callable[Concatenate[_S, _P], _T]:
+    """Makes a method wait for those that began before it in other threads."""
+
+    @functools.wraps(method)
+    def waits(self: _S, *args: Any, **kwargs: Any) -> _T:
+        with self.turn:
+            return method(self, *args, **kwargs)
+
+    return waits
+
+
+class Messenger:
     """What a worker publishes and collects, under keys that all workers count alike.
 
-    Args:
-        transport: The mailboxes.
-        members: Which workers take part.
-        names: What to call each worker, by its index.
-        timeout: How long a worker may be silent, in seconds. For the log alone.
+    `timeout`, in seconds, is for the log alone.
 
     Attributes:
+        turn: Held while a method marked `in_turn` runs.
         received_bytes: Counted where messages arrive, headers included.
         is_quiet: Whether a worker that has ended is expected, and not reported.
         fit: The number of the `fit` that this worker is in, or was in last.
@@ -50,7 +76,7 @@ class Messenger(InTurn):
         names: Sequence[str],
         timeout: float,
     ) -> None:
-        super().__init__()
+        self.turn = threading.RLock()
         self._transport = transport
         self.members = members
         self._names = names
@@ -62,8 +88,26 @@ class Messenger(InTurn):
         self.fit = 0
         self._reader: int | None = None  # Who is to read what was handed over.
 
+    def in_background(self, function: Callable[[], _T]) -> "Future[_T]":
+        """Calls a function in a thread; its turn begins before this returns."""
+        result: Future[_T] = Future()
+        has_turn = threading.Event()
+
+        def run() -> None:
+            with self.turn:
+                has_turn.set()
+                try:
+                    result.set_result(function())
+                except BaseException as error:
+                    result.set_exception(error)
+
+        # A daemon: a peer that does not answer must not keep this process from exiting.
+        threading.Thread(target=run, name="mix", daemon=True).start()
+        has_turn.wait()
+        return result
+
     def leave(self) -> None:
-        """Tells the others to go on without this worker."""
+        """Asks the others to go on without this worker."""
         self.members.lose(self.members.me)
         versions = list(self.members.versions)
         # In the place of the next message: another worker may still read the last one.

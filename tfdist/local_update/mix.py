@@ -8,13 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdist.local_update.balance import balanced_groups
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.fragment import Fragment
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.local_update.outer_step import one_each
-from tfdist.local_update.overlap import after_overlap
-from tfdist.local_update.rounds import Rounds
+from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
 from tfdist.mixing import Mixing
 
 
@@ -25,18 +23,8 @@ class Mix:
     made is taken over where that of the next fragment begins, H/F steps later. So one
     fragment travels at a time, and the longest time that leaves: in Streaming DiLoCo (arXiv
     2501.18512) this delay is a number of its own, τ. What a fragment has learned meanwhile
-    is kept whole (`overlap.after_overlap`), rather than blended with the mix as there: so
+    is kept whole (`rounds.after_overlap`), rather than blended with the mix as there: so
     the mean of all models is kept, and one fragment is what overlap is without fragments.
-
-    Args:
-        model: The Keras model of this worker.
-        exchange: This worker's part in exchanges.
-        mixing: Who mixes with whom.
-        local_steps: How many local steps a round has.
-        outer_optimizer: A Keras optimizer, or None.
-        wire_dtype: One of `wire.NARROW`, or None.
-        overlap: Whether a mix runs during local steps.
-        fragments: In how many parts the model is mixed, one after the other.
 
     Attributes:
         vector: The model, whole.
@@ -90,11 +78,7 @@ class Mix:
         self.steps, self.has_trained = 0, False
 
     def step_done(self, of_epoch: bool = True) -> None:
-        """Counts a local step, and mixes the fragment whose turn it is, if any.
-
-        Args:
-            of_epoch: Whether it is one of the epoch of `fit`, on its data.
-        """
+        """Counts a local step, of the epoch or not; mixes the fragment that is due."""
         # Before the next mix begins: that waits for whom the last one has let in.
         if self._overlap and self._rounds.is_due:
             self._end_overlap()
@@ -121,10 +105,9 @@ class Mix:
             self._welcome()
 
     def _welcome(self, uncounted: int = 0) -> None:
-        """Gives a worker that was let in the state of this one, which led then.
+        """Hands a worker that was let in the state of this one, which led then.
 
-        Args:
-            uncounted: How many batches were taken for steps that are not counted yet.
+        `uncounted` batches were taken for steps that are not counted yet.
         """
         if self._exchange.admitted is not None and self.hand_over is not None:
             self._end_overlap()

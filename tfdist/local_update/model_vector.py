@@ -14,9 +14,6 @@ class ModelVector:
     updates: the statistics of `BatchNormalization`. Integers, seeds, metrics and the
     optimizer's state stay each worker's own.
 
-    Args:
-        model: A Keras model that is built.
-
     Attributes:
         variables: The Keras variables, in the order of the vector.
         count_trainable: How many variables are trainable: the first ones.
@@ -36,8 +33,7 @@ class ModelVector:
     def part(self, indices: Sequence[int]) -> "ModelVector":
         """Returns the vector of some of the variables, with the same dtype.
 
-        Args:
-            indices: Theirs in `variables`, ascending: trainable ones come first here, too.
+        Indices ascend: trainable variables come first here, too.
         """
         part = copy.copy(self)
         part.variables = [self.variables[each] for each in indices]
@@ -79,4 +75,5 @@ class ModelVector:
 
 
 def _is_among(variable: Any, variables: list[Any]) -> bool:
+    # `in` would compare values.
     return any(variable is each for each in variables)

@@ -12,16 +12,12 @@ class OuterStep:
     """Takes the change since the last mix for a gradient (DiLoCo).
 
     With the model θ of the last mix and the mean m of the workers' models, the outer
-    optimizer applies the gradient θ - m to θ. SGD with a rate of 1 and no momentum gives
-    m itself. Every worker takes the same step, from the same numbers, so no message is
-    needed for it.
+    optimizer applies the gradient θ - m to θ. SGD with a rate of 1 and no momentum
+    gives m itself. Every worker takes the same step, from the same numbers, so no
+    message is needed for it. The optimizer's state is kept between calls of `fit`.
 
     Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
     Models", arXiv 2311.08105, algorithm 1.
-
-    Args:
-        optimizer: A Keras optimizer. Its state is kept between calls of `fit`.
-        vector: The model, at its last mix.
     """
 
     def __init__(

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tfdist.local_update.message import Message
-from tfdist.local_update.transport import GoneError, SilentError, Transport
+from tfdist.local_update.message import GoneError, Message, SilentError, Transport
 
 _log = logging.getLogger("tfdist")
 
@@ -24,11 +23,7 @@ Range = tuple[int, int]
 class Reads:
     """Reads of one message each, every one in a thread of its own.
 
-    Args:
-        transport: The mailboxes.
-        key: The key of the messages.
-        wanted: Which part to read from which worker.
-        is_old: Whether a message of a worker is one from before it was started again.
+    `is_old` tells a message from before its worker was started again.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What workers tell each other as `fit` starts, for one that comes back later. Pure."""
+"""What workers tell each other as `fit` starts, for one that comes back later."""
 
 import copy
 import dataclasses
@@ -26,9 +26,6 @@ class Record:
 
     def next_numbers(self, columns: int) -> np.ndarray:
         """Removes and returns the first numbers: int64, a row per worker.
-
-        Args:
-            columns: How many each worker told.
 
         Raises:
             RejoinError: If they told none any more, or more or fewer.

@@ -1,4 +1,4 @@
-"""A worker that was lost and takes part again: what it asks for, and who decides. Pure.
+"""A worker that was lost and takes part again: what it asks for, and who decides.
 
 It asks until the worker that leads has read it. That one says so to the others in the
 message of a mix: from the exchange after it, all of them count the worker again. Then the
@@ -55,11 +55,7 @@ class Move(enum.Enum):
 
 
 def next_move(version: int, asked: int | None) -> Move:
-    """Decides what a worker that was started again does.
-
-    Args:
-        version: Its version, as the worker that leads knows it.
-        asked: The version that it has asked for, if it has.
+    """Decides what a worker that was started again does, by the version it has asked for.
 
     >>> next_move(0, None).name  # Nobody has noticed that it was started again.
     'LEAVE'
@@ -72,12 +68,7 @@ def next_move(version: int, asked: int | None) -> Move:
 
 
 def chosen(requests: Mapping[int, Request], versions: Sequence[int]) -> Request | None:
-    """Decides which worker comes back next: one at a time, the first that has asked.
-
-    Args:
-        requests: The last one of each worker that has asked.
-        versions: Those that the worker which leads knows.
-    """
+    """Decides which worker comes back next: one at a time, the first that has asked."""
     for worker, request in sorted(requests.items()):
         # Any other version is that of an earlier time at which it was lost.
         if versions[worker] % 2 and request.version == versions[worker] + 1:
@@ -86,13 +77,7 @@ def chosen(requests: Mapping[int, Request], versions: Sequence[int]) -> Request 
 
 
 def refusal(request: Request, fit: int, settings: str) -> str:
-    """Returns why a worker cannot take part again, or '' if it can.
-
-    Args:
-        request: What it asks for.
-        fit: Which call of `fit` runs, from 1.
-        settings: How models are mixed in it.
-    """
+    """Returns why a worker cannot take part again, or '' if it can."""
     if request.settings != settings:
         return (
             f"its LocalUpdateStrategy has {request.settings}, and that of the others "
@@ -108,12 +93,7 @@ def refusal(request: Request, fit: int, settings: str) -> str:
 
 
 def pack(info: Any, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns plain data and the bytes of arrays as uint8.
-
-    Args:
-        info: What JSON can hold.
-        arrays: Of any shapes and dtypes: whoever reads them knows those.
-    """
+    """Returns plain data, for JSON, and the bytes of arrays as uint8."""
     parts = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays]
     text = json.dumps([info, [len(each) for each in parts]]).encode()
     head = np.array([len(text)], np.int64).view(np.uint8)

@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from tfdist.local_update import rejoin
+from tfdist.local_update.message import GoneError, SilentError, Transport
 from tfdist.local_update.rejoin import Request
-from tfdist.local_update.transport import GoneError, SilentError, Transport
 
 
 class RejoinListener:
     """The requests of workers that were lost. Nobody who mixes models waits for one.
 
-    Args:
-        transport: The mailboxes.
-        refusal: Returns why a request cannot be granted, or ''.
-        pause: How long to wait between looks at a worker, in seconds.
+    `refusal` returns why a request cannot be granted, or ''. `pause`, in seconds, is
+    between looks at a worker.
     """
 
     def __init__(
@@ -34,11 +32,7 @@ class RejoinListener:
         self._answered: set[int] = set()
 
     def next(self, versions: Sequence[int]) -> Request | None:
-        """Returns the request of a worker that may ask, the first time it is seen.
-
-        Args:
-            versions: What is known of each worker: see `members.Members`.
-        """
+        """Returns the request of a worker that may ask, the first time it is seen."""
         self._lost = {i for i, version in enumerate(versions) if version % 2}
         for worker in self._lost - self._watched:
             self._watched.add(worker)

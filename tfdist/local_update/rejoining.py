@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tfdist.local_update.exchange import Exchange
-from tfdist.local_update.message import LEFT, Message
+from tfdist.local_update.message import LEFT, GoneError, Message, SilentError, Transport
 from tfdist.local_update.rejoin import Move, RejoinError, Request, next_move, unpack
-from tfdist.local_update.transport import GoneError, SilentError, Transport
 
 _log = logging.getLogger("tfdist")
 
@@ -43,11 +42,7 @@ def is_expected(transport: Transport, me: int, workers: int) -> bool:
 class Rejoining:
     """A worker that was started again, until it takes part.
 
-    Args:
-        exchange: Its part in exchanges.
-        transport: The mailboxes.
-        names: The name of each worker, by its index.
-        pause: How long to wait between looks at the others, in seconds.
+    `pause`, in seconds, is between looks at the others.
     """
 
     def __init__(
@@ -70,10 +65,6 @@ class Rejoining:
 
         There is no deadline while that worker answers: it mixes when it has taken its
         local steps. A notice says for whom this waits.
-
-        Args:
-            fit: Which call of `fit` this is, from 1.
-            settings: How its strategy mixes models.
 
         Raises:
             RejoinError: If the others have ended, or say why it cannot.

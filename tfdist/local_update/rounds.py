@@ -1,22 +1,24 @@
-"""When models are mixed: after every H local steps, in fragments, and at the end. Pure."""
+"""When models are mixed, in which parts, and what becomes of steps that run meanwhile.
+
+After every H local steps, in fragments, and at the end.
+"""
 
 from collections.abc import Sequence
+
+import numpy as np
 
 
 class Rounds:
     """Counts local steps, and says which fragment of the model to mix after each.
 
-    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of them,
-    rounded down: each once per round, H steps after its last time, and one at a time. The
-    last one is mixed where the round ends, as the whole model is where it is one fragment.
+    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of
+    them, rounded down: each once per round, H steps after its last time, and one at a
+    time. The last one is mixed where the round ends, as the whole model is where it is
+    one fragment. `local_steps` is H, and `fragments` F, at most H.
 
     Source: Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv
     2501.18512: fragment p is sent every H steps, from an offset of its own. Equal distances
     between offsets give each mix as much time as any other.
-
-    Args:
-        local_steps: H.
-        fragments: F, at most H.
 
     >>> rounds = Rounds(4, fragments=2)
     >>> [rounds.step() for _ in range(7)]
@@ -67,3 +69,57 @@ class Rounds:
     @place.setter
     def place(self, place: Sequence[int]) -> None:
         self._step, *self._since = place
+
+
+def balanced_groups(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Returns groups of whole variables, of about equal size.
+
+    The largest variable first, each goes to the group that is smallest so far (Graham,
+    "Bounds on Multiprocessing Timing Anomalies", 1969: the largest group is at most 4/3
+    of the smallest possible). No two groups differ by more than the largest variable.
+    Layers of equal size go to the groups in turn: the strided pattern of Streaming
+    DiLoCo (arXiv 2501.18512), which it prefers to groups of neighbours. Returns each
+    group's indices, ascending; no group is empty. Sizes have any unit.
+
+    >>> balanced_groups([6, 1, 6, 1], 2)
+    [[0, 1], [2, 3]]
+    """
+    if count > len(sizes):
+        raise ValueError(
+            "a fragment has one variable of the model or more, so there are at most as "
+            f"many as variables that are mixed, {len(sizes)} in this model; received "
+            f"fragments={count}"
+        )
+    groups: list[list[int]] = [[] for _ in range(count)]
+    total = [0] * count
+    for index in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        # Of groups of the same size the one of fewest variables: none stays empty.
+        least = min(range(count), key=lambda each: (total[each], len(groups[each])))
+        groups[least].append(index)
+        total[least] += sizes[index]
+    return [sorted(group) for group in groups]
+
+
+def after_overlap(
+    model: np.ndarray, snapshot: np.ndarray, mixed: np.ndarray, num_trainable: int
+) -> np.ndarray:
+    """Returns the mixed model, with the local progress since its snapshot on top.
+
+    Trainable weights become mixed + (model - snapshot): CoCoD-SGD (Shen et al., "Faster
+    Distributed Deep Net Training: Computation and Communication Decoupled Stochastic
+    Gradient Descent", IJCAI 2019, algorithm 1). As a doubly stochastic mix keeps the mean
+    of all snapshots, this keeps the mean of all models.
+
+    Statistics move by the same difference, but not beyond the two values that they lie
+    between: a variance must not become negative. The first `num_trainable` elements are
+    trainable weights.
+
+    >>> model, snapshot, mixed = np.array([3.0, 1.0]), np.array([2.0, 5.0]), np.zeros(2)
+    >>> after_overlap(model, snapshot, mixed, num_trainable=1)
+    array([1., 0.])
+    """
+    moved = mixed + (model - snapshot)
+    rest = slice(num_trainable, None)
+    low, high = np.minimum(mixed, model), np.maximum(mixed, model)
+    moved[rest] = np.clip(moved[rest], low[rest], high[rest])
+    return moved

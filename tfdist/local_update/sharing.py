@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.local_update.workers import Workers
-from tfdist.synchronous.fit.input import ShardedData
+from tfdist.peers.input import ShardedData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +26,11 @@ class DataPlace:
     taken: int
 
 
-class Sharers:
-    """The workers as `ShardedData` asks a strategy about them.
+class SharingWorkers:
+    """The workers as `ShardedData` asks about them.
 
-    Args:
-        workers: The workers.
-
-    Attributes:
-        fixed: Those that share a batch, in place of all that take part now; or None.
+    Those in `fixed`, unless it is None, share a batch in place of all that take part
+    now.
     """
 
     def __init__(self, workers: Workers, fixed: Sequence[int] | None = None) -> None:
@@ -46,11 +43,6 @@ class Sharers:
     def present(self) -> list[int]:
         """The indices of those that share a batch."""
         return self._workers.present if self.fixed is None else list(self.fixed)
-
-    @property
-    def extended(self) -> "Sharers":
-        """Itself: a strategy keeps some of these in its `extended`."""
-        return self
 
     @property
     def num_workers(self) -> int:
@@ -69,16 +61,13 @@ class Sharers:
 class SharedData(ShardedData):
     """The data of one call of `fit` on this worker.
 
-    Args:
-        adapter: Keras's data adapter.
-        workers: The workers.
-        place: Where the others are in their data, if they began before this worker.
+    `place` is where the others are in their data, if they began before this worker.
     """
 
     def __init__(
         self, adapter: Any, workers: Workers, place: DataPlace | None = None
     ) -> None:
-        self._sharers = Sharers(workers, place.sharers if place else None)
+        self._sharers = SharingWorkers(workers, place.sharers if place else None)
         self._place = place
         self._me = workers.me
         self._shared_among: list[int] = []
@@ -88,8 +77,7 @@ class SharedData(ShardedData):
     def place(self, uncounted: int) -> DataPlace:
         """Returns where this worker is, or the beginning of data of its own.
 
-        Args:
-            uncounted: How many of the last batches it has not trained on yet.
+        It has not trained on the last `uncounted` batches yet.
         """
         if self.is_own:
             return DataPlace(self._shared_among, 1, 0)

@@ -6,21 +6,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.batch_structure import BatchStructure, of_any_rows
 from tfdist.local_update.mix import Mix
-from tfdist.synchronous.fit.input import ShardedIterator
-from tfdist.synchronous.fit.shares import naming_too_few_files
+from tfdist.peers.input import ShardedIterator
+from tfdist.peers.shares import naming_too_few_files
 
 _as_written = tf.autograph.experimental.do_not_convert
 
 
 class LocalFunction:
-    """Runs a step of a model on this worker, traced once per structure of batches.
-
-    Args:
-        model: The Keras model.
-        step: Its `train_step`, `test_step` or `predict_step`.
-    """
+    """Runs a step of a model on this worker, traced once per structure of batches."""
 
     data_type = ShardedIterator
 
@@ -49,19 +44,13 @@ class LocalFunction:
         if self._model.run_eagerly:
             return run(*present)
         if structure.key not in self._traced:
-            signature = [_of_any_rows(spec) for spec in structure.present]
+            signature = [of_any_rows(spec) for spec in structure.present]
             self._traced[structure.key] = _tf.function(run, signature)
         return self._traced[structure.key](*present)
 
 
 class LocalSteps(LocalFunction):
-    """Runs the train steps of a model, and mixes models where a round of them ends.
-
-    Args:
-        model: The Keras model.
-        step: Its `train_step`.
-        mix: Mixes models.
-    """
+    """Runs the train steps of a model, and mixes models where a round of them ends."""
 
     def __init__(self, model: Any, step: Callable[[Any], Any], mix: Mix) -> None:
         super().__init__(model, step)
@@ -69,11 +58,7 @@ class LocalSteps(LocalFunction):
         self._logs: dict[str, Any] = {}
 
     def on_data(self, data: ShardedIterator) -> dict[str, Any]:
-        """Runs the next steps on this worker's rows, and returns the last one's logs.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
+        """Runs the next steps on this worker's rows, and returns the last one's logs."""
         ran = False
         # Where a worker has come back in the middle of these steps, the rest of them.
         size = self._model.steps_per_execution
@@ -98,9 +83,3 @@ class LocalSteps(LocalFunction):
         logs = super().on_batch(batch)
         self._mix.step_done(of_epoch=False)
         return logs
-
-
-def _of_any_rows(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec

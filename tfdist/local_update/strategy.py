@@ -107,6 +107,7 @@ class LocalUpdateStrategy(
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
     ) -> None:
+        # All arguments before the join: an error after it would leave the others waiting.
         check_eager("LocalUpdateStrategy")
         arguments.check_no_checkpoints(os.environ)
         self._local_steps = arguments.checked_local_steps(local_steps)

@@ -1,4 +1,4 @@
-"""The workers, as `tfdist.synchronous.fit` asks a strategy about them."""
+"""The workers, as `tfdist.peers` asks about them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,7 @@ from tfdist.local_update.record import Record
 
 
 class Workers:
-    """Those that take part, with what checks, shards and copies need of a strategy.
-
-    Args:
-        exchange: How they exchange numbers.
-        names: The name of each worker, by its index.
-    """
+    """Those that take part, with what checks, shards and copies need of a strategy."""
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:
         self._exchange = exchange
@@ -31,12 +26,9 @@ class Workers:
     def starting(self, record: "Record", replays: bool) -> Iterator[None]:
         """Notes what workers tell each other as `fit` starts, or goes by what they told.
 
-        A worker that comes back while `fit` runs is told what the others told each other
-        then, and what it would have said itself is compared with it.
-
-        Args:
-            record: What was told: an empty one to fill, or the one of another worker.
-            replays: Whether to go by it.
+        A worker that comes back while `fit` runs is told what the others told each
+        other then, and what it would have said itself is compared with it. `record` is
+        an empty one to fill, or another worker's, which this one `replays`.
         """
         self._record, self._replayed = record, record.copy() if replays else None
         try:
@@ -57,11 +49,6 @@ class Workers:
     def me(self) -> int:
         """The index of this worker."""
         return self._members.me
-
-    @property
-    def extended(self) -> "Workers":
-        """Itself: a strategy keeps some of these in its `extended`."""
-        return self
 
     @property
     def num_workers(self) -> int:

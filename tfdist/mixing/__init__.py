@@ -5,7 +5,6 @@ with the mean of all models, `Gossip` has each participant average with its neig
 a graph. These decisions are pure: numpy is all they need.
 """
 
-from tfdist.mixing.gossip import Gossip
 from tfdist.mixing.graphs import (
     complete,
     exponential,
@@ -18,8 +17,7 @@ from tfdist.mixing.graphs import (
     star,
     torus,
 )
-from tfdist.mixing.mean import Mean
-from tfdist.mixing.mixing import Mixing
+from tfdist.mixing.mixing import Gossip, Mean, Mixing
 from tfdist.mixing.topology import Topology
 
 __all__ = [

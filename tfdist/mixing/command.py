@@ -1,4 +1,4 @@
-"""The command `python -m tfdist.mixing`, which compares graphs. Pure."""
+"""The command `python -m tfdist.mixing`, which compares graphs."""
 
 import math
 import sys
@@ -26,11 +26,7 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the table, draws the graphs if asked, and returns the exit status.
-
-    Args:
-        argv: The command's name and its arguments.
-    """
+    """Prints the table, draws the graphs if asked, and returns the exit status."""
     options = _flags()
     try:
         rest = options(list(argv))[1:]

@@ -1,4 +1,4 @@
-"""Matrices whose rows and columns sum to one: weights that keep the mean. Pure."""
+"""Matrices whose rows and columns sum to one: weights that keep the mean."""
 
 from collections.abc import Iterable, Sequence
 
@@ -45,9 +45,6 @@ def metropolis_hastings(
     row is its participant's own. In a regular graph of degree d that is 1 / (d + 1) for
     all. Each participant needs its neighbours' degrees alone (Xiao, Boyd and Kim,
     "Distributed average consensus with least-mean-square deviation", 2007).
-
-    Returns:
-        float64, (participants, participants).
     """
     adjacent = np.zeros((participants, participants), dtype=bool)
     for one, other in edges:
@@ -66,13 +63,6 @@ def censor(matrix: np.ndarray, keep: Sequence[int]) -> np.ndarray:
     SIAM Review 1989). It is doubly stochastic, and connected where the matrix is. Of a
     symmetric matrix it is the Kron reduction, whose eigenvalues interlace: the spectral
     gap never becomes smaller (Dörfler and Bullo, "Kron reduction of graphs", 2013).
-
-    Args:
-        matrix: Doubly stochastic, (n, n).
-        keep: The rows of those that are there.
-
-    Returns:
-        float64, (len(keep), len(keep)).
     """
     gone = sorted(set(range(len(matrix))) - set(keep))
     if not gone:

@@ -1,4 +1,4 @@
-"""Graphs that people gossip on. Pure.
+"""Graphs that people gossip on.
 
 Weights are those of Metropolis and Hastings, which are uniform in a regular graph. What
 each costs and gains, for n participants: Nedić, Olshevsky and Rabbat, "Network topology and

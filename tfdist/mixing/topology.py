@@ -1,4 +1,4 @@
-"""A graph of participants with the weights of its edges. Pure."""
+"""A graph of participants with the weights of its edges."""
 
 import dataclasses
 import functools
@@ -38,6 +38,7 @@ class Topology:
             raise ValueError("a topology has 1 or more matrices; received none")
         for each in matrices:
             doubly_stochastic.check(each)
+            # Graphs without some participants are kept, and computed from it once.
             each.flags.writeable = False
         if len({len(each) for each in matrices}) > 1:
             raise ValueError(

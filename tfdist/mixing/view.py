@@ -1,4 +1,4 @@
-"""Graphs as a table and as a picture. Pure."""
+"""Graphs as a table and as a picture."""
 
 import io
 import math
@@ -18,9 +18,7 @@ HALF, THOUSANDTH = 0.5, 1e-3
 def table(topologies: Sequence[Topology], megabytes: float) -> str:
     """Returns the rate and the bytes of each graph, and of an all-reduce beside them.
 
-    Args:
-        topologies: The graphs, of the same participants.
-        megabytes: The size of a model, in 10^6 bytes.
+    `megabytes` is the size of a model, in 10^6 bytes.
     """
     participants = len(topologies[0].participants)
     found = rich.table.Table(

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
-from tfdist.cluster import servers
+from tfdist.cluster import startup
 from tfdist.cluster.presence import Presence
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
@@ -50,8 +50,8 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
     """
     cluster, min_workers = settings.config.cluster, settings.min_workers
     # Before TensorFlow connects: this wait has a deadline and names missing servers.
-    absent = servers.wait_for_servers(cluster, settings.startup_timeout, min_workers)
-    tasks = servers.servers_of(cluster)
+    absent = startup.wait_for_servers(cluster, settings.startup_timeout, min_workers)
+    tasks = startup.servers_of(cluster)
     activity = Activity(len(cluster.worker))
     presence = Presence(tasks, absent, min_workers, _tf.connect_to_workers)
     watchdog = Watchdog(

@@ -10,12 +10,12 @@ from tfdist.variables.partitioned import PartitionedVariable
 def per_shard(var: PartitionedVariable, argument: Any) -> list[Any]:
     """Splits a gradient into one part per shard; repeats any other argument."""
     if isinstance(argument, tf.IndexedSlices):
-        return var.parts_of(argument)
+        return var.changes.parts_of(argument)
     # Of a gradient, TensorFlow may not know the shape, nor even the rank.
     if tf.is_tensor(argument) and argument.shape.is_compatible_with(var.shape):
         if isinstance(argument, tf.Tensor):
             argument.set_shape(var.shape)
-        return var.parts_of(argument)
+        return var.changes.parts_of(argument)
     return [argument] * len(var.shards)
 
 

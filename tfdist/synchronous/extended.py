@@ -16,6 +16,7 @@ from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
+from tfdist.peers.agreement import UnequalModelError
 from tfdist.synchronous.fit.current_step import (
     all_reduced,
     exchanging,
@@ -32,10 +33,6 @@ _GROUP_OF_WORKERS = 1 << 20
 # TensorFlow's broadcast takes fewer dtypes than its sum.
 _BROADCAST_AS = {**CARRIED_AS, tf.bfloat16: tf.float32}
 del _BROADCAST_AS[tf.bool]
-
-
-class UnequalModelError(ValueError):
-    """The workers build different models, or call `fit` with different arguments."""
 
 
 class UnequalDevicesError(ValueError):

@@ -54,12 +54,7 @@ class Kernel:
 
 
 def kernel_for(optimizer: Any, dtype: str) -> Kernel | None:
-    """Returns the kernel that computes what an optimizer does, or None.
-
-    Args:
-        optimizer: One of Keras's own; not of a class derived from one.
-        dtype: Of the weight, such as "float32".
-    """
+    """Returns the kernel of one of Keras's own optimizers, not a derived one, or None."""
     rule = RULES.get(type(optimizer).__name__)
     kernel = rule(optimizer) if rule and dtype in DTYPES else None
     if kernel is None or not all(isinstance(n, Real) for n in kernel.numbers.values()):

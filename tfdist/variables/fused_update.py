@@ -43,16 +43,9 @@ def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bo
     """Does what `optimizer.update_step` does, by one operation where there is one.
 
     It locks the weight and its slots, in the same order in every step: no update is
-    lost, and slots move along with the weight that they belong to.
-
-    Args:
-        optimizer: One of Keras's own.
-        gradient: Of the weight, or of the shard that the update is narrowed to.
-        weight: A variable, as `update_step` receives it.
-        learning_rate: A scalar tensor, variable or number.
-
-    Returns:
-        Whether it did. If not, nothing has happened.
+    lost, and slots move along with the weight that they belong to. `gradient` is of the
+    weight, or of the shard that the update is narrowed to. Returns whether it did: if
+    not, nothing has happened.
     """
     if tf.executing_eagerly() or _left_to_keras.get():
         return False

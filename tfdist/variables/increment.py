@@ -33,16 +33,9 @@ class NotAdditiveError(RefusalError):
 def increment(
     value: tf.Tensor, view: tf.Tensor, trainable: bool, num_workers: int
 ) -> tf.Tensor | None:
-    """Returns what to add to the variable in place of assigning `value`.
+    """Returns what to add to the variable in place of assigning `value`, or None.
 
-    Args:
-        value: The value to assign, of the view's shape and dtype.
-        view: What the step read of the variable.
-        trainable: Whether the variable is a trainable weight.
-        num_workers: How many workers may do the same at the same time.
-
-    Returns:
-        The increment, or None if the value must be assigned.
+    The `view` is what the step read of the variable.
     """
     is_number = value.dtype.is_floating or value.dtype.is_integer
     # In a loop or a branch, the view is captured as a placeholder of another graph,

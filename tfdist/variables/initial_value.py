@@ -70,15 +70,8 @@ def of_shards(
     shard's ps, so no process holds the whole value. A random one runs for a few rows at
     a time, with a seed for each call, since it uses several times the memory of its
     result. Any other initializer (for example one scaled by the fan-in) computes the
-    whole value once, on the chief, to be sliced.
-
-    Args:
-        initial_value: The argument of `tf.Variable`: a value, or a function that
-            returns it.
-        initializer: The Keras initializer behind it, if any.
-        shape: The shape of the whole variable.
-        dtype: The dtype of its elements.
-        layout: The layout of the variable.
+    whole value once, on the chief, to be sliced. `initial_value` is the argument of
+    `tf.Variable`; `initializer`, Keras's behind it, if any.
     """
     partition = layout.partition
     shapes = [partition.shard_shape(shape, i) for i in range(len(partition.bounds))]

@@ -22,14 +22,8 @@ def locate(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the shard and the row of each id.
 
-    Args:
-        ids: From 0 up to the sum of the sizes, of any shape.
-        sizes: The rows of each shard.
-        partition_strategy: `"mod"` (row i on shard i % n) or `"div"` (contiguous
-            rows).
-
-    Returns:
-        The shard of each id, and its row in that shard.
+    Ids go from 0 up to the sum of the sizes, in any shape. By `"mod"`, row i is on
+    shard i % n; by `"div"`, each shard has contiguous rows.
     """
     if partition_strategy == MOD:
         return ids % len(sizes), ids // len(sizes)
@@ -98,11 +92,7 @@ class Contiguous:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """The `mod` layout: row `i` is row `i // P` of shard `i % P`.
-
-    Raises:
-        PartitionError: If the sizes are not those of the `mod` layout.
-    """
+    """The `mod` layout: row `i` is row `i // P` of shard `i % P`."""
 
     partition: Partition
     partition_strategy = MOD
@@ -146,11 +136,7 @@ class Interleaved:
 def layout_of(
     partition: Partition, partition_strategy: str, name: str = "the variable"
 ) -> Layout:
-    """Returns the layout for a partition strategy, `"div"` or `"mod"`.
-
-    Raises:
-        PartitionError: If the shards do not fit the strategy. Names the variable.
-    """
+    """Returns the layout for a partition strategy, `"div"` or `"mod"`."""
     if partition_strategy != MOD:
         return Contiguous(partition)
     try:

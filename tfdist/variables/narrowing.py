@@ -37,9 +37,7 @@ def of_shard(index: int) -> Iterator[None]:
 def of_rows(weight: Any, rows: tf.Tensor) -> Iterator[None]:
     """Narrows a weight on a ps, and the slots beside it, to some of their rows.
 
-    Args:
-        weight: A `ParameterServerVariable`.
-        rows: The indices of rows, each once; an integer vector.
+    Rows are indices, each once: an integer vector.
     """
     token = _rows.set((weight, rows))
     try:
@@ -56,9 +54,7 @@ def shard_seen() -> int | None:
 def rows_seen(variable: Any, beside: Any) -> tf.Tensor | None:
     """Returns the rows of a variable that the current update is narrowed to, or None.
 
-    Args:
-        variable: The variable that is read or written.
-        beside: The weight that it is a slot of, if it is one.
+    `beside` is the weight that it is a slot of, if it is one.
     """
     seen = _rows.get()
     # The update also reads variables without these rows, such as the step counter.

@@ -16,41 +16,10 @@ import tensorflow as tf
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
-from tfdist.variables.layout import Layout, locate
+from tfdist.variables.layout import Layout
 from tfdist.variables.saveable import saveables
+from tfdist.variables.shard_changes import ShardChanges
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
-
-_PARTS, _WHOLE = "parts_of_shards", "whole_of_parts"
-
-
-class PartitionedSlices(tf.IndexedSlices):
-    """A gradient of rows that also knows which of them each shard holds.
-
-    TensorFlow sees the slices of the whole variable. `shards` holds the slices of each
-    shard, with rows counted within the shard: where only these are used, a graph never
-    computes the others.
-
-    Args:
-        shards: The slices of each shard.
-        layout: The layout of the variable.
-        dense_shape: The shape of the whole variable.
-    """
-
-    def __init__(
-        self,
-        shards: Sequence[tf.IndexedSlices],
-        layout: Layout,
-        dense_shape: Sequence[int],
-    ) -> None:
-        axis = layout.partition.axis
-        rows = [layout.indices(i, slices.indices) for i, slices in enumerate(shards)]
-        super().__init__(
-            values=tf.concat([slices.values for slices in shards], axis),
-            # In shards of columns, each has the same rows.
-            indices=shards[0].indices if axis else tf.concat(rows, axis=0),
-            dense_shape=tf.constant(dense_shape, tf.int64),
-        )
-        self.shards = tuple(shards)
 
 
 class PartitionedVariable:
@@ -61,17 +30,11 @@ class PartitionedVariable:
     gradient. So a step moves as many bytes as without the split, from several ps at
     the same time.
 
-    Args:
-        shards: The shards, in their order along the axis.
-        layout: Which indices of the whole variable each shard holds.
-        name: The name of the whole variable.
-        trainable: Whether gradients flow to it.
-        num_workers: How many workers may write at the same time.
-
     Attributes:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
             that an update reads and writes all shards, on the first one's ps.
         lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        changes: Splits and joins changes of it.
     """
 
     def __init__(
@@ -89,9 +52,9 @@ class PartitionedVariable:
         self._num_workers = num_workers
         self.updated_whole = False
         self.lost: Any = None
-        shape = self._shards[0].shape.as_list()
-        shape[self.partition.axis] = sum(self.partition.sizes)
-        self._shape = tf.TensorShape(shape)
+        shapes = [shard.shape for shard in self._shards]
+        self.changes = ShardChanges(layout, shapes, self.dtype)
+        self._shape = self.changes.shape
         self._view: tf.Tensor | None = None
 
     def __repr__(self) -> str:
@@ -171,7 +134,7 @@ class PartitionedVariable:
         return None if index is None else self._shards[index]
 
     def invalidate_read(self) -> None:
-        """Has the next read ask the ps: this step has written what it sees of it."""
+        """Makes the next read ask the ps: this step has written what it sees of it."""
         self._view = None
         if (seen := self._seen()) is not None:
             seen.invalidate_read()
@@ -190,37 +153,10 @@ class PartitionedVariable:
 
     def _read(self) -> tf.Tensor:
         def join(*values: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-            return self.layout.join(values), self._split
+            return self.layout.join(values), self.changes.split_gradient
 
         values = [shard.read_value() for shard in self._shards]
         return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
-
-    def _split(self, whole: Any) -> list[Any]:
-        """Splits a gradient so that `join_gradients` gives it back."""
-        parts = self.parts_of(whole)
-        for part in parts:
-            setattr(part, _WHOLE, whole)
-        return parts
-
-    def join_gradients(self, parts: Sequence[Any]) -> Any:
-        """Joins the gradients by the shards; None if there are none."""
-        if all(part is None for part in parts):
-            return None
-        whole = getattr(parts[0], _WHOLE, None)
-        if whole is not None and all(
-            getattr(part, _WHOLE, None) is whole for part in parts
-        ):
-            return whole
-        if all(isinstance(part, tf.IndexedSlices) for part in parts):
-            return self.slices(parts)
-        return self.joined(
-            [
-                tf.zeros(shard.shape, shard.dtype)
-                if part is None
-                else tf.convert_to_tensor(part)
-                for shard, part in zip(self._shards, parts, strict=True)
-            ]
-        )
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows; that of TensorFlow's variables, by which `tf.gather` does."""
@@ -229,12 +165,7 @@ class PartitionedVariable:
     def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows. Each of them travels once, and so does its gradient.
 
-        Args:
-            rows: Indices of any shape, an integer tensor.
-            name: Not used.
-
-        Returns:
-            A tensor of shape `rows.shape + shape[1:]`.
+        Rows are indices of any shape, S; the result has the shape S + shape[1:].
         """
         if (seen := self._seen()) is not None:
             return seen.sparse_read(rows)
@@ -243,7 +174,7 @@ class PartitionedVariable:
         return each_row_once(self._look_up, rows, self._shape[1:])
 
     def _look_up(self, unique: tf.Tensor) -> tf.Tensor:
-        owners, local = self._locate(unique)
+        owners, local = self.changes.locate(unique)
         count = len(self._shards)
         rows = tf.dynamic_partition(local, owners, count)
 
@@ -253,17 +184,6 @@ class PartitionedVariable:
             for shard, part in zip(self._shards, rows, strict=True)
         ]
         return tf.dynamic_stitch(order, found)
-
-    def slices(self, shards: Sequence[tf.IndexedSlices]) -> PartitionedSlices:
-        """Returns a gradient of rows, from those of each shard."""
-        return PartitionedSlices(shards, self.layout, self._shape.as_list())
-
-    def _locate(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        owners, local = locate(
-            rows, self.partition.sizes, self.layout.partition_strategy
-        )
-        # `tf.dynamic_partition` takes the owners of rows as int32 only.
-        return tf.cast(owners, tf.int32), local
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
         """Sets the value, or adds what changed since this step read it."""
@@ -317,45 +237,8 @@ class PartitionedVariable:
             delta = tf.broadcast_to(
                 tf.convert_to_tensor(delta, self.dtype), self._shape
             )
-        for shard, part in zip(self._shards, self.parts_of(delta), strict=True):
+        for shard, part in zip(self._shards, self.changes.parts_of(delta), strict=True):
             getattr(shard, method)(part)
-
-    def parts_of(self, delta: Any) -> list[Any]:
-        """Splits a gradient, or another change of the whole, by shard.
-
-        Args:
-            delta: A tensor of the whole's shape, or `tf.IndexedSlices` of its rows.
-
-        Returns:
-            The shards' parts; slices count their rows within the shard.
-        """
-        if isinstance(delta, PartitionedSlices):
-            return list(delta.shards)
-        owner, parts = getattr(delta, _PARTS, (None, ()))
-        if owner is self:
-            return list(parts)
-        if not isinstance(delta, tf.IndexedSlices):
-            return self.layout.split(tf.convert_to_tensor(delta))
-        if self.partition.axis:
-            values = tf.split(delta.values, self.partition.sizes, self.partition.axis)
-            return [tf.IndexedSlices(each, delta.indices) for each in values]
-        owners, local = self._locate(delta.indices)
-        count = len(self._shards)
-        rows = tf.dynamic_partition(local, owners, count)
-        values = tf.dynamic_partition(delta.values, owners, count)
-        return [
-            tf.IndexedSlices(value, row, _static_shape(shard))
-            for value, row, shard in zip(values, rows, self._shards, strict=True)
-        ]
-
-    def joined(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Joins a change of each shard, and lets `parts_of` give these back.
-
-        So a change that nothing looks at as a whole does not travel to be joined.
-        """
-        whole = self.layout.join(parts)
-        setattr(whole, _PARTS, (self, tuple(parts)))
-        return whole
 
     def numpy(self) -> np.ndarray:
         """Returns the value of the whole."""
@@ -378,16 +261,8 @@ class PartitionedVariable:
 
         A checkpoint of it has one tensor of the whole's shape, as that of a variable
         in one piece, and each is restored into any slices of the other.
-
-        Args:
-            name: Of the tensor in the checkpoint.
         """
         return saveables(self._shards, self.layout, self._shape.as_list(), name)
-
-
-def _static_shape(shard: ParameterServerVariable) -> tf.Tensor:
-    # `tf.shape` would read the shard.
-    return tf.constant(shard.shape.as_list(), tf.int64)
 
 
 def _operator(name: str) -> Callable[..., tf.Tensor]:
@@ -400,27 +275,8 @@ def _operator(name: str) -> Callable[..., tf.Tensor]:
 
 # Python looks operators up on the class, so `__getattr__` could not pass them on.
 _OPERATORS = (
-    "abs",
-    "add",
-    "floordiv",
-    "ge",
-    "getitem",
-    "gt",
-    "le",
-    "lt",
-    "matmul",
-    "mod",
-    "mul",
-    "neg",
-    "pow",
-    "radd",
-    "rmatmul",
-    "rmul",
-    "rpow",
-    "rsub",
-    "rtruediv",
-    "sub",
-    "truediv",
+    "abs add floordiv ge getitem gt le lt matmul mod mul neg pow radd rmatmul "
+    "rmul rpow rsub rtruediv sub truediv"
 )
-for _name in _OPERATORS:
+for _name in _OPERATORS.split():
     setattr(PartitionedVariable, f"__{_name}__", _operator(f"__{_name}__"))

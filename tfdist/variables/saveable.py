@@ -40,14 +40,7 @@ def saveables(
     shape: Sequence[int],
     name: str,
 ) -> list[Any]:
-    """Returns what saves and restores the shards, each on its ps.
-
-    Args:
-        shards: The shards.
-        layout: The layout of the variable.
-        shape: The shape of the whole variable.
-        name: The name of the tensor in the checkpoint.
-    """
+    """Returns what saves and restores the shards, each on its ps."""
     specs = slice_specs(layout, shape)
     # A slice in a checkpoint is contiguous: its format has no strides.
     if layout.partition_strategy != DIV:

@@ -15,11 +15,7 @@ from tfdist.variables.partitioned import PartitionedVariable
 
 
 def with_shards(sources: Any) -> Any:
-    """Returns a structure in which each variable in shards is the tuple of these.
-
-    Args:
-        sources: A structure of tensors and variables, of Keras or of TensorFlow.
-    """
+    """Returns a structure in which each variable in shards is the tuple of these."""
     return tf.nest.map_structure(lambda each: _shards_of(each) or each, sources)
 
 
@@ -28,11 +24,7 @@ def gradient_by_shards(
 ) -> Any:
     """Returns what `tf.GradientTape.gradient` should, if sources are in shards.
 
-    Args:
-        tape_gradient: That method, bound to the tape.
-        target: What is differentiated.
-        sources: A structure of what it is differentiated by.
-        *options: Of that method.
+    `tape_gradient` is that method, bound to the tape.
     """
     flat = tf.nest.flatten(sources)
     if not any(map(_shards_of, flat)):
@@ -41,7 +33,7 @@ def gradient_by_shards(
         target, [_shards_of(each) or (each,) for each in flat], *options
     )
     joined = [
-        _partitioned(each).join_gradients(of_shards)
+        _partitioned(each).changes.join_gradients(of_shards)
         if _shards_of(each)
         else of_shards[0]
         for each, of_shards in zip(flat, found, strict=True)

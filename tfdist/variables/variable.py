@@ -22,16 +22,11 @@ from tfdist.variables.increment import NotAdditiveError, increment
 class ParameterServerVariable(_tf.CachingVariable):
     """Wraps the resource variable that lives on a ps.
 
+    `beside` is the weight that it is an optimizer slot of.
+
     Cost: a step reads a variable that is not trainable once however often Keras
     asks for it between two writes. The step counter that Adam reads for every one
     of its variables crosses the network once.
-
-    Args:
-        variable: On the ps.
-        num_workers: How many workers may write at the same time.
-        is_weight: Whether a model learns it, though it may not be trainable itself,
-            as a shard is not.
-        beside: The weight that it is an optimizer slot of.
 
     Attributes:
         is_weight: Whether a model learns it, though it may not be trainable itself, as
@@ -82,7 +77,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         return self._beside is not None
 
     def invalidate_read(self) -> None:
-        """Has the next read ask the ps: this step has written the variable."""
+        """Makes the next read ask the ps: this step has written the variable."""
         self._view = None
         if tf.executing_eagerly():
             self.writes_here += 1
@@ -131,12 +126,7 @@ class ParameterServerVariable(_tf.CachingVariable):
     def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Looks up rows. Each of them travels once, and so does its gradient.
 
-        Args:
-            rows: Indices of any shape, an integer tensor.
-            name: Not used.
-
-        Returns:
-            A tensor of shape `rows.shape + shape[1:]`.
+        Rows are indices of any shape, S; the result has the shape S + shape[1:].
         """
         return each_row_once(self.sparse_read, rows, self.shape[1:])
 
@@ -251,13 +241,7 @@ def each_row_once(
 ) -> tf.Tensor:
     """Looks up rows that repeat, with one look-up of each.
 
-    Args:
-        look_up: Of a vector of rows, each once.
-        rows: Indices of any shape, an integer tensor.
-        row_shape: Of one row.
-
-    Returns:
-        A tensor of shape `rows.shape + row_shape`.
+    `look_up` is of a vector of rows, each once; `rows` may have any shape.
     """
     rows = tf.convert_to_tensor(rows)
     unique, positions = tf.unique(tf.reshape(rows, [-1]))

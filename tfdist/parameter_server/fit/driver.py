@@ -22,7 +22,7 @@ from tfdist.keras.strides import (
     shows_progress,
     telling_the_ends,
 )
-from tfdist.liveness.lost_ps import error_of_lost_ps
+from tfdist.liveness.peers import error_of_lost_ps
 from tfdist.parameter_server.consistency.combinations import go_together
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every

@@ -24,8 +24,7 @@ from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_index import mean_length
 from tfdist.data.record_places import TURN_OFF
-from tfdist.data.source_files import SourceFiles
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import SourceFiles, Stamp
 from tfdist.data.transformations import above_a_source
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.data.errors import SourceError
-from tfdist.data.stamp import Stamp
+from tfdist.data.source_files import Stamp
 from tfdist.parameter_server.fit.on_workers import on_workers
 
 # What is compared of each file: its size, and so many bytes at its beginning and its end.

@@ -194,7 +194,7 @@ def _times(gradient: Any, weight: tf.Tensor) -> Any:
 
 def _parts(gradient: Any, variable: Any) -> list[Any]:
     if isinstance(variable, PartitionedVariable):
-        return variable.parts_of(gradient)
+        return variable.changes.parts_of(gradient)
     return [gradient]
 
 
@@ -232,9 +232,9 @@ def _average(
     if not isinstance(variable, PartitionedVariable):
         return averages[0]
     if isinstance(averages[0], tf.IndexedSlices):
-        return variable.slices(averages)
+        return variable.changes.slices(averages)
     with tf.device(variable.shards[0].device):
-        return variable.joined(averages)
+        return variable.changes.joined(averages)
 
 
 def _divided(total: Any, weight: tf.Tensor, variable: Any) -> Any:

@@ -1,6 +1,7 @@
 """The driver of `SynchronousStrategy`: how `fit` trains in lockstep."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -17,8 +18,9 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
 from tfdist.liveness.peers import naming_lost_peers
-from tfdist.synchronous.fit import agreement, callbacks, fixed_rows, refusals
-from tfdist.synchronous.fit.input import ShardedData
+from tfdist.peers import agreement, callbacks
+from tfdist.peers.input import ShardedData
+from tfdist.synchronous.fit import fixed_rows, refusals
 from tfdist.synchronous.fit.predictions import ReplicaPredictions
 from tfdist.synchronous.fit.steps import ReplicaSteps
 from tfdist.synchronous.fit.stride import CommonStride
@@ -27,12 +29,23 @@ from tfdist.synchronous.fit.stride import CommonStride
 _stride: ContextVar[CommonStride | None] = ContextVar("stride", default=None)
 
 
-class SynchronousDriver(DefaultDriver):
-    """Runs every step on all replicas together, each on its rows of the batch.
+class _ScriptPeers:
+    """The processes that run the script of a `SynchronousStrategy`, as `Peers`."""
 
-    Args:
-        strategy: The `SynchronousStrategy`.
-    """
+    def __init__(self, strategy: Any) -> None:
+        extended = strategy.extended
+        self.num_workers: int = strategy.num_workers
+        self.num_replicas: int = strategy.num_replicas
+        self.worker_index: int = extended.worker_index
+        self.is_chief: bool = strategy.is_chief
+        self.gather_numbers = extended.gather_numbers
+        self.gather_texts = extended.gather_texts
+        self.copy_from_chief = strategy.copy_from_chief
+        self.distribute_shares = strategy.distribute_shares
+
+
+class SynchronousDriver(DefaultDriver):
+    """Runs every step on all replicas together, each on its rows of the batch."""
 
     in_unison = True
 
@@ -41,6 +54,10 @@ class SynchronousDriver(DefaultDriver):
         self._keeper = Keeper(
             strategy.checkpoints, lambda: strategy.extended, self.join
         )
+
+    @functools.cached_property
+    def _peers(self) -> _ScriptPeers:
+        return _ScriptPeers(self.strategy)
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Checks the model and returns the function that trains it on all replicas.
@@ -63,7 +80,7 @@ class SynchronousDriver(DefaultDriver):
 
     def data(self, adapter: Any) -> ShardedData:
         """Returns this worker's share of the data."""
-        return ShardedData(adapter, self.strategy, self._keeper.start_of_data())
+        return ShardedData(adapter, self._peers, self._keeper.start_of_data())
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
@@ -99,7 +116,7 @@ class SynchronousDriver(DefaultDriver):
         with naming_lost_peers(extended.lost_peers), extended.call():
             with contextlib.ExitStack() as stack:
                 if method == "fit":
-                    agreement.check_arguments(arguments, strategy)
+                    agreement.check_arguments(arguments, self._peers)
                     stack.enter_context(self._keeping(model, arguments))
                 stack.enter_context(self._together(model, method, arguments))
                 yield
@@ -114,11 +131,11 @@ class SynchronousDriver(DefaultDriver):
         every = with_history(given)
         with self._keeper.keeping(model, every, epochs) as kept:
             if kept is None:
-                chosen = callbacks.for_worker(given, self.strategy)
+                chosen = callbacks.for_worker(given, self._peers)
             else:
                 is_list = isinstance(given, keras.callbacks.CallbackList)
                 given = given if is_list else every
-                chosen = callbacks.for_worker(given, self.strategy, kept)
+                chosen = callbacks.for_worker(given, self._peers, kept)
             arguments["callbacks"] = chosen
             yield
 

@@ -10,11 +10,11 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.liveness.peers import naming_lost_peers
+from tfdist.peers.input import ShardedIterator
+from tfdist.peers.shares import naming_too_few_files, row_count
 from tfdist.synchronous.fit.all_rows import refusal_in
 from tfdist.synchronous.fit.fixed_rows import explained
-from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.shares import naming_too_few_files, row_count
 
 
 class ModelFunctions:

@@ -6,10 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.peers.input import Totals
+from tfdist.peers.shares import row_count, slice_rows
 from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.input import Totals
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.shares import row_count, slice_rows
 from tfdist.synchronous.reader.reduction import Reduction
 
 Reductions = tuple[Reduction, ...] | None

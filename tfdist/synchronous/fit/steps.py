@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
+from tfdist.peers.input import ShardedIterator
 from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.exchange import (
     of_first_replica,
     sum_tensors,
 )
-from tfdist.synchronous.fit.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import (

@@ -18,8 +18,9 @@ from tfdist import _tf
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.deletion import delete_in_background
-from tfdist.synchronous.fit import shuffle as shuffling
-from tfdist.synchronous.fit.shares import (
+from tfdist.peers import shuffle as shuffling
+from tfdist.peers.peers import Sharers
+from tfdist.peers.shares import (
     TO_BE_SUMMED,
     UnequalDataError,
     int64,
@@ -109,21 +110,17 @@ class ShardedIterator:
 class ShardedData:
     """The data of one call of `fit`, `evaluate` or `predict`.
 
-    All workers construct it at the same time and agree on its order.
-
-    Args:
-        adapter: Keras's data adapter.
-        strategy: The `SynchronousStrategy`.
-        start: The checkpoint with which the first iteration goes on; None for none.
+    All workers construct it at the same time and agree on its order. The first iteration
+    goes on from the checkpoint `start`, if there is one.
 
     Raises:
         UnequalDataError: If the workers have different numbers of batches.
     """
 
     def __init__(
-        self, adapter: Any, strategy: Any, start: Snapshot | None = None
+        self, adapter: Any, peers: Sharers, start: Snapshot | None = None
     ) -> None:
-        self._strategy = strategy
+        self._peers = peers
         self._adapter = adapter
         self._start = start
         self._epoch = start.iterations if start else 0
@@ -168,13 +165,13 @@ class ShardedData:
         elif start is not None:
             # Each iteration over a dataset that shuffles has an order of its own.
             for _ in range(self._epoch):
-                iter(self._strategy.distribute_shares(self._shares))
+                iter(self._peers.distribute_shares(self._shares))
         self._epoch += 1
         shares = self._shares
         if start is not None:
-            local = self._strategy.num_replicas // self._strategy.num_workers
+            local = self._peers.num_replicas // self._peers.num_workers
             shares = shares.skip(start.position.batches * local)
-        return iter(self._strategy.distribute_shares(shares))
+        return iter(self._peers.distribute_shares(shares))
 
     @property
     def _draws_again(self) -> bool:
@@ -187,7 +184,7 @@ class ShardedData:
         checksum, unseeded = shuffling.seeds_of(
             getattr(self._adapter, "_dataset", None)
         )
-        table = self._strategy.extended.gather_numbers(
+        table = self._peers.gather_numbers(
             [
                 _drawn_aside(),
                 -1 if length is None else length,
@@ -206,12 +203,12 @@ class ShardedData:
 
         Cost: a message of 8 bytes per worker if each has data of its own.
         """
-        replicas = self._strategy.num_replicas
+        replicas = self._peers.num_replicas
         if not self.is_own:
             fewest = _fewest_rows(self._adapter)
             return Totals(self._lengths[0] != -1, has_rows=fewest >= replicas)
-        local = replicas // self._strategy.num_workers
-        rows = self._strategy.extended.gather_numbers([rows_of_each(batches)])[:, 0]
+        local = replicas // self._peers.num_workers
+        rows = self._peers.gather_numbers([rows_of_each(batches)])[:, 0]
         total = int(rows.sum()) * local if rows.all() else None
         return Totals(total is not None, total, has_rows=total is not None)
 
@@ -223,8 +220,8 @@ class ShardedData:
     def _batches(self, source: Any) -> tf.data.Dataset:
         """Returns this worker's own batches, or those of the whole cluster."""
         if self.is_own:
-            workers, replicas = self._strategy.num_workers, self._strategy.num_replicas
-            index = self._strategy.extended.worker_index
+            workers, replicas = self._peers.num_workers, self._peers.num_replicas
+            index = self._peers.worker_index
             return own_batches(source, workers, index, replicas)
         if self._reseeds:
             seed = self._seed + 997 * self._epoch
@@ -232,9 +229,9 @@ class ShardedData:
         return source
 
     def _share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        replicas = self._strategy.num_replicas
-        index = self._strategy.extended.worker_index
-        local = replicas // self._strategy.num_workers
+        replicas = self._peers.num_replicas
+        index = self._peers.worker_index
+        local = replicas // self._peers.num_workers
         self.structure = BatchStructure(dataset.element_spec)
         if self.is_own:
             total = self._totals.of_each

@@ -1,4 +1,4 @@
-"""What vectors are sent as: full precision, bfloat16 or int8 with error feedback. Pure."""
+"""What vectors are sent as: full precision, bfloat16 or int8 with error feedback."""
 
 from typing import Protocol
 
@@ -101,15 +101,11 @@ NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
 class Coder:
     """Writes the first elements of a vector in fewer bits, and the rest in all of theirs.
 
-    A worker reads the bytes of a part alone. Who has heard of a loss before another takes
-    their vectors to have fewer parts than the other does. So where an element is written
-    does not depend on the parts: those end at a `cut`, where a block ends.
-
-    Args:
-        dtype: Of the vector.
-        narrow: How the first elements are written; None: as they are.
-        until: How many those are. Statistics such as a variance come after them: one that
-            rounding has made negative is no longer one.
+    A worker reads the bytes of a part alone. Who has heard of a loss before another
+    takes their vectors to have fewer parts than the other does. So where an element is
+    written does not depend on the parts: those end at a `cut`, where a block ends. The
+    first `until` elements are narrow. Statistics such as a variance come after them:
+    one that rounding has made negative is no longer one.
     """
 
     def __init__(
@@ -158,16 +154,11 @@ class Coder:
 class ErrorFeedback:
     """Sends vectors, one after the other, and adds to each what the last one has lost.
 
-    So the sum of what was sent is the sum of what was meant, less one residual: errors do
-    not add up over rounds, and a change too small to be sent alone is sent later. Sources:
-    Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al.,
-    "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
-
-    Args:
-        coder: How they are written.
-
-    Attributes:
-        residual: What the last vector has lost.
+    So the sum of what was sent is the sum of what was meant, less one residual: errors
+    do not add up over rounds, and a change too small to be sent alone is sent later.
+    Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014;
+    Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
+    Schemes", ICML 2019. `residual` is what the last vector has lost.
     """
 
     def __init__(self, coder: Coder) -> None:
@@ -178,12 +169,8 @@ class ErrorFeedback:
     def send(self, vector: np.ndarray, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Returns the bytes of a vector, and what a reader of them finds.
 
-        Args:
-            vector: What is meant.
-            begin: Where it begins in the vector that it is part of: a cut.
-
-        Returns:
-            The bytes: uint8; and the elements, in the dtype of the vector.
+        The vector begins at `begin`, a cut, of the one that it is part of. What a
+        reader finds has its dtype.
         """
         if self._coder.is_exact:
             return self._coder.encode(vector, begin), vector
@@ -197,11 +184,7 @@ class ErrorFeedback:
 
 
 class Wire:
-    """What one worker sends: vectors of its own, and means of its part of all vectors.
-
-    Args:
-        coder: How they are written.
-    """
+    """What one worker sends: vectors of its own, and means of its part of all vectors."""
 
     def __init__(self, coder: Coder) -> None:
         self.coder = coder

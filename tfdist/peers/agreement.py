@@ -15,11 +15,11 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.extended import UnequalModelError
-from tfdist.synchronous.fit import adapted, checksums
-from tfdist.synchronous.fit.checksums import Checksums
-from tfdist.synchronous.fit.shares import UnequalDataError, is_own_data
-from tfdist.synchronous.fit.shuffle import with_agreed_seeds
+from tfdist.peers import adapted, checksums
+from tfdist.peers.checksums import Checksums
+from tfdist.peers.peers import Peers
+from tfdist.peers.shares import UnequalDataError, is_own_data
+from tfdist.peers.shuffle import with_agreed_seeds
 
 _log = logging.getLogger("tfdist")
 _checked: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -44,7 +44,11 @@ _ADVICE = (
 )
 
 
-def check_model(model: Any, strategy: Any) -> None:
+class UnequalModelError(ValueError):
+    """The workers build different models, or call `fit` with different arguments."""
+
+
+def check_model(model: Any, peers: Peers) -> None:
     """Checks once per model that it is the same on all workers.
 
     Cost: each worker reads its tables once, and exchanges one number.
@@ -52,31 +56,27 @@ def check_model(model: Any, strategy: Any) -> None:
     Raises:
         UnequalModelError: If it is not. Names what differs, and on which workers.
     """
-    if strategy.num_workers == 1 or model in _checked:
+    if peers.num_workers == 1 or model in _checked:
         return
     _checked.add(model)
-    differing = _differing(checksums.of_model(model), strategy)
-    if differing and adapted.take_the_chiefs(model, strategy):
-        differing = _differing(checksums.of_model(model), strategy)
+    differing = _differing(checksums.of_model(model), peers)
+    if differing and adapted.take_the_chiefs(model, peers):
+        differing = _differing(checksums.of_model(model), peers)
     if differing:
         raise UnequalModelError(f"the workers differ in {differing}. {_ADVICE}")
 
 
-def check_settings(settings: Mapping[str, Any], strategy: Any) -> None:
-    """Checks that all workers have made their strategy with the same arguments.
-
-    Raises:
-        UnequalModelError: If they have not.
-    """
+def check_settings(settings: Mapping[str, Any], peers: Peers) -> None:
+    """Checks that all workers have made their strategy with the same arguments."""
     mine = {name: checksums.of_values(name, each) for name, each in settings.items()}
-    if differing := _differing(mine, strategy):
+    if differing := _differing(mine, peers):
         raise UnequalModelError(
             f"the workers have strategies with different {differing}. Make them with the "
             "same arguments on every worker"
         )
 
 
-def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
+def check_arguments(arguments: Mapping[str, Any], peers: Peers) -> None:
     """Checks the arguments of `fit`: numbers, arrays, and first batches of datasets.
 
     Cost: each worker reads at most 64 MiB of each array, and the first batch of each
@@ -87,14 +87,14 @@ def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
         UnequalModelError: If numbers differ, such as the number of epochs.
         UnequalDataError: If the data from which each worker takes its rows differs.
     """
-    if strategy.num_workers == 1:
+    if peers.num_workers == 1:
         return
     numbers = {
         name: checksums.of_values(name, arguments[name])
         for name in _NUMBERS
         if name in arguments
     }
-    if differing := _differing(numbers, strategy):
+    if differing := _differing(numbers, peers):
         raise UnequalModelError(
             f"fit was called with different {differing}. Call it with the same "
             "arguments on every worker"
@@ -105,7 +105,7 @@ def check_arguments(arguments: Mapping[str, Any], strategy: Any) -> None:
         of_data, may_differ = _of_data(name, arguments.get(name))
         found |= of_data
         uncertain |= may_differ
-    differing = _differing(found, strategy, all_of_them=uncertain)
+    differing = _differing(found, peers, all_of_them=uncertain)
     if differing:
         raise UnequalDataError(
             f"the workers were given different data: {differing}. Each takes its own "
@@ -153,21 +153,18 @@ def _first(dataset: tf.data.Dataset, count: int) -> list[Any]:
     return list(dataset.take(count))
 
 
-def _differing(mine: Checksums, strategy: Any, all_of_them: bool = False) -> str:
+def _differing(mine: Checksums, peers: Peers, all_of_them: bool = False) -> str:
     """Returns what differs between workers, and on which ones; '' if nothing does.
 
-    Args:
-        mine: This worker's checksums.
-        strategy: The strategy.
-        all_of_them: Whether a difference counts only if all checksums differ. Random
-            augmentation changes an example, but not its target.
+    With `all_of_them`, a difference counts only if all checksums differ: random
+    augmentation changes an example, but not its target.
     """
-    gather = strategy.extended.gather_numbers
+    gather = peers.gather_numbers
     # One number first: names and checksums are exchanged only if it differs.
     total = checksums.of_values("", sorted(mine.items()))
     if len(set(gather([total])[:, 0].tolist())) == 1:
         return ""
-    texts = strategy.extended.gather_texts(json.dumps(mine))
+    texts = peers.gather_texts(json.dumps(mine))
     names = list(texts)
     chiefs, *others = [json.loads(text) for text in texts.values()]
     on: dict[str, list[int]] = {}

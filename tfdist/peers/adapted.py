@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.fit import checksums, quantiles
+from tfdist.peers import checksums
+from tfdist.peers.peers import Peers
 
 _TOLERANCE = 1e-4
 """Of the largest number that a layer keeps: more is a difference of the data."""
@@ -23,18 +24,17 @@ _MOST_NUMBERS = 2**16
 State = dict[str, list[Any]]
 
 
-def take_the_chiefs(model: Any, strategy: Any) -> bool:
+def take_the_chiefs(model: Any, peers: Peers) -> bool:
     """Gives each layer the chief's state if all workers' are equal but for rounding.
 
-    All workers call it at the same time.
-
-    Returns:
-        Whether a layer has another state now, on some worker.
+    All workers call it at the same time. Returns whether a layer has another state now,
+    on some worker.
     """
     layers = _tf.flatten_layers(model)
     mine = [_state(layer) for layer in layers]
-    texts = strategy.extended.gather_texts(json.dumps(mine))
+    texts = peers.gather_texts(json.dumps(mine))
     chiefs, *others = [json.loads(text) for text in texts.values()]
+    # Another number of layers is another model, and not a matter of rounding.
     if any(len(each) != len(chiefs) for each in others):
         return False
     changed = False
@@ -88,7 +88,7 @@ def _state(layer: Any) -> State:
 
 def _is_close(layer: Any, state: State, chiefs: State) -> bool:
     if _has_quantiles(layer):
-        return state.keys() == chiefs.keys() and quantiles.are_alike(
+        return state.keys() == chiefs.keys() and are_alike(
             _summary(state), _summary(chiefs), layer.epsilon
         )
     largest = max((abs(each) for value in chiefs.values() for each in value), default=0)
@@ -98,3 +98,39 @@ def _is_close(layer: Any, state: State, chiefs: State) -> bool:
         np.allclose(value, chiefs[name], rtol=0, atol=_TOLERANCE * largest)
         for name, value in state.items()
     )
+
+
+_RANKS = 5
+"""How many epsilon two summaries of the same numbers may differ by.
+
+Up to 3.9 were seen: of four distributions, 300 to 30,000 numbers, and batches of 32 and 256.
+"""
+
+_WEIGHT = 1e-4
+"""Of the sum of the weights, which depends on the number of examples alone."""
+
+_STEP = 1e-3
+"""Of the range of the numbers: where many are equal, a rank jumps."""
+
+
+def are_alike(one: Any, other: Any, epsilon: float) -> bool:
+    """Returns whether two summaries may be of the same numbers.
+
+    A summary has two rows: ascending numbers and their weights.
+    """
+    totals = one[1].sum(), other[1].sum()
+    if not np.isclose(*totals, rtol=_WEIGHT):
+        return False
+    at = np.concatenate([one[0], other[0]])
+    step = _STEP * (at.max() - at.min())
+    return bool(
+        max(
+            (_rank(one, at) - _rank(other, at + step)).max(),
+            (_rank(other, at) - _rank(one, at + step)).max(),
+        )
+        <= _RANKS * epsilon
+    )
+
+
+def _rank(summary: Any, at: Any) -> Any:
+    return np.interp(at, summary[0], summary[1].cumsum() / summary[1].sum())

@@ -9,11 +9,7 @@ NARROWED = (tf.float32, tf.float64)
 
 
 def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
-    """Returns the dtype that messages are sent as, or None for their own.
-
-    Raises:
-        TypeError: If it is neither bfloat16 nor float16 nor None.
-    """
+    """Returns bfloat16 or float16, as messages are sent, or None for their own."""
     if wire_dtype is None:
         return None
     try:
@@ -39,10 +35,7 @@ def to_wire(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     A number that is too large for half precision would arrive as infinity, so it raises
     InvalidArgumentError when it runs. Infinities and NaN are sent unchanged. A float32
     above bfloat16's maximum (3.39e38 of 3.40e38) is not detected, and becomes infinity.
-
-    Args:
-        value: A tensor of any dtype; only float32 and float64 are narrowed.
-        wire_dtype: One of `WIRE_DTYPES`, or None.
+    Only float32 and float64 are narrowed.
     """
     # Without the identity, a cast to the same dtype would return `value` itself, which
     # cannot wait for the control inputs that `Turns` adds.

@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from tfdist.synchronous.fit import agreement
+from tfdist.peers import agreement
+from tfdist.peers.peers import Peers
 
 # These only write files or send reports, which one process should do once. All others run
 # on every worker: one that stops training on the chief alone would leave the rest waiting.
@@ -17,26 +18,22 @@ _WRITERS = (
 )
 
 
-def for_worker(callbacks: Any, strategy: Any, *ours: Any) -> Any:
+def for_worker(callbacks: Any, peers: Peers, *ours: Any) -> Any:
     """Returns the callbacks of `fit` that this worker runs.
 
     Callbacks that write files run on the chief. So does `BackupAndRestore`: the chief
     reads its backup, and the others get the weights and the epoch from the chief.
-
-    Args:
-        callbacks: The argument of `fit`: None, a callback, a list or a `CallbackList`.
-        strategy: The `SynchronousStrategy`.
-        *ours: Callbacks that come after those, on every worker.
+    `ours` come after the user's, on every worker.
     """
-    last = [*ours, StartAsTheChief(strategy)]
+    last = [*ours, StartAsTheChief(peers)]
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        if not strategy.is_chief:
+        if not peers.is_chief:
             callbacks.callbacks = _readers(callbacks.callbacks)
         for each in last:
             callbacks.append(each)
         return callbacks
     given = keras.tree.flatten(callbacks) if callbacks else []
-    return [*(given if strategy.is_chief else _readers(given)), *last]
+    return [*(given if peers.is_chief else _readers(given)), *last]
 
 
 def _readers(callbacks: list[Any]) -> list[Any]:
@@ -44,38 +41,33 @@ def _readers(callbacks: list[Any]) -> list[Any]:
 
 
 def resume_at(model: Any, epoch: int | None) -> None:
-    """Has `fit` go on in an epoch: called while it calls `on_train_begin`.
+    """Makes `fit` go on in an epoch: called while it calls `on_train_begin`.
 
-    Args:
-        model: The Keras model.
-        epoch: The index of the epoch; None for the next `fit` to begin as it is told.
+    With None, the next `fit` begins as it is told.
     """
     model._initial_epoch = epoch
 
 
 class StartAsTheChief(keras.callbacks.Callback):
-    """Gives every worker the chief's variables and first epoch when `fit` starts.
+    """Copies to every worker the chief's variables and first epoch when `fit` starts.
 
     A callback, and the last one, because those before it may restore a backup, on the
     chief alone.
 
     Cost: each variable of the model and the optimizer once over the network.
-
-    Args:
-        strategy: The `SynchronousStrategy`.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, peers: Peers) -> None:
         super().__init__()
-        self._strategy = strategy
+        self._peers = peers
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Copies the state that earlier callbacks may have restored."""
         model = self.model
-        agreement.check_model(model, self._strategy)
+        agreement.check_model(model, self._peers)
         optimizer = model.optimizer
         variables = [*model.variables, *(optimizer.variables if optimizer else ())]
         unique = list({id(each): each for each in variables}.values())
-        self._strategy.copy_from_chief(unique)
-        epoch = self._strategy.extended.gather_numbers([model._initial_epoch or 0])
+        self._peers.copy_from_chief(unique)
+        epoch = self._peers.gather_numbers([model._initial_epoch or 0])
         model._initial_epoch = int(epoch[0, 0])

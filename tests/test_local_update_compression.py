@@ -1,22 +1,19 @@
 """Narrow messages: what they keep, what they lose, and that it is sent later."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from mailboxes_in_memory import Crew, Dies
-
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_wire_dtype
+from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.wire import BLOCK, NARROW, Coder, ErrorFeedback, Wire
+
+from .mailboxes_in_memory import Crew, Dies
 
 DTYPES = st.sampled_from(sorted(NARROW))
 

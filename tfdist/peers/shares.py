@@ -10,7 +10,21 @@ from tfdist import _tf
 from tfdist.data.leased import LeasedDataset
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.distributed_data import InputPipelines
-from tfdist.synchronous.fit.row_range import row_range
+
+
+def row_range(rows: int, replicas: int, replica: int) -> tuple[int, int]:
+    """Returns one replica's rows of a batch, as [begin, end).
+
+    Replicas' numbers of rows differ by at most one. All ranges together, in the order of
+    the replicas, are the batch. Arguments may be integer tensors.
+
+    >>> [row_range(10, 4, replica) for replica in range(4)]
+    [(0, 2), (2, 5), (5, 7), (7, 10)]
+    >>> row_range(1, 2, 0)
+    (0, 0)
+    """
+    return rows * replica // replicas, rows * (replica + 1) // replicas
+
 
 _TOO_FEW_FILES = "Could not apply FILE based sharding"
 _POLICY = tf.data.experimental.AutoShardPolicy
@@ -87,13 +101,10 @@ def rows_of_each(batches: tf.data.Dataset) -> int:
     """Returns the number of rows of every batch of endless data; 0 if they differ."""
     if batches.cardinality() != tf.data.INFINITE_CARDINALITY:
         return 0
-    specs = [s for s in tf.nest.flatten(batches.element_spec) if _is_dense(s)]
+    leaves = tf.nest.flatten(batches.element_spec)
+    specs = [spec for spec in leaves if isinstance(spec, tf.TensorSpec)]
     rows = {spec.shape[0] if spec.shape.rank else None for spec in specs}
     return (rows.pop() or 0) if len(rows) == 1 else 0
-
-
-def _is_dense(spec: Any) -> bool:
-    return isinstance(spec, tf.TensorSpec)
 
 
 def rows_of_replicas(

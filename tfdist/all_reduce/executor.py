@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfdist.all_reduce.half_precision import to_wire, travels_as
 from tfdist.all_reduce.schedule import Schedule, Transfer
-from tfdist.all_reduce.wire import to_wire, travels_as
 
 IN_FLIGHT_BYTES = 1_000_000
 """How many bytes may be in flight to a device.
@@ -35,16 +35,13 @@ class Parcel(NamedTuple):
 class Turns:
     """Limits the messages in flight in schedules where each device sends to one other.
 
-    Messages sent at the same time share the link, and all arrive late. Sent in turn, the
-    first one can continue to the next device while the others are in flight. This takes
-    no extra message: where each device sends to one and receives from one, as in a ring,
-    what a device has received tells how much of what it sent has arrived.
-
-    Args:
-        num_devices: The number of devices.
-        in_flight_bytes: How many bytes a device may have sent in excess of what it has
-            received. Two messages are always allowed: with one, the link would idle
-            until the sender learns of its arrival.
+    Messages sent at the same time share the link, and all arrive late. Sent in turn,
+    the first one can continue to the next device while the others are in flight. This
+    takes no extra message: where each device sends to one and receives from one, as in
+    a ring, what a device has received tells how much of what it sent has arrived. A
+    device may have sent `in_flight_bytes` in excess of what it has received. Two
+    messages are always allowed: with one, the link would idle until the sender learns
+    of its arrival.
     """
 
     def __init__(
@@ -55,14 +52,9 @@ class Turns:
         self._arrived: list[list[tf.Tensor]] = [[] for _ in range(num_devices)]
 
     def take(self, size: int) -> int | None:
-        """Adds one message per device.
+        """Adds one message of `size` bytes per device.
 
-        Args:
-            size: The size of the message, in bytes.
-
-        Returns:
-            The index of the message that has to arrive before this one is sent; None
-            if it can be sent immediately.
+        Returns the index of the message that has to arrive before it is sent, or None.
         """
         self._sizes.append(size)
         under_way = size + sum(self._sizes[-2:-1])
@@ -92,21 +84,12 @@ def all_reduce(
 
     The schedule fixes the order of every sum, so equal inputs give equal bits. The sum
     of a chunk is computed once and copied, so all devices end bit-identical.
+    `chunks[d][c]` is chunk c of device d: its segments, vectors of one dtype, cut alike
+    on all devices. float32 and float64 are sent as `wire_dtype`, and added up in their
+    own dtype. `turns` orders several exchanges, where each device sends to one other
+    and receives from one other.
 
     Cost: that of the schedule, and one copy per chunk and device.
-
-    Args:
-        schedule: Who sends what to whom.
-        chunks: `chunks[d][c]`: for each device, its chunks, vectors of one dtype. A
-            chunk is split into the same segments on all devices.
-        devices: The names of the devices.
-        wire_dtype: What float32 and float64 are sent as; their own dtype if None. They
-            are added up in their own dtype.
-        turns: The order in which several exchanges are sent. It applies to schedules in
-            which each device sends to one other and receives from one other.
-
-    Returns:
-        The sums, in the structure of `chunks`.
     """
     held = [[list(chunk) for chunk in of_device] for of_device in chunks]
     steps = [_parcels(transfers) for transfers in schedule.steps]
@@ -114,12 +97,11 @@ def all_reduce(
     turns = turns or Turns(len(devices))
     for parcels in steps:
         for segment in range(len(chunks[0][0])):
+            awaited = None
+            if in_turn:
+                size = _message_bytes(held, parcels, segment, wire_dtype)
+                awaited = turns.take(size)
             messages = {}
-            awaited = (
-                turns.take(_message_bytes(held, parcels, segment, wire_dtype))
-                if in_turn
-                else None
-            )
             # A device that sends equal chunks to several others joins and narrows them
             # once. A dict, unlike a set, keeps the order, and so the graph the same.
             for sender, reduces, sends in {
@@ -127,28 +109,50 @@ def all_reduce(
             }:
                 before = turns.before(sender, awaited)
                 with tf.device(devices[sender]), tf.control_dependencies(before):
-                    own = [held[sender][chunk][segment] for chunk in sends]
-                    message = to_wire(_joined(own), wire_dtype)
-                    if not reduces and message.dtype != own[0].dtype:
-                        # The receivers get a rounded sum. So that all devices end
-                        # bit-identical, the sender rounds its own copy as well.
-                        rounded = _like(own, tf.cast(message, own[0].dtype))
-                        for chunk, value in zip(sends, rounded, strict=True):
-                            held[sender][chunk][segment] = value
-                messages[sender, sends] = message
+                    messages[sender, sends] = _message(
+                        held[sender], segment, reduces, sends, wire_dtype
+                    )
             for sender, receiver, reduces, sends in parcels:
                 with tf.device(devices[receiver]):
                     # A copy on the receiver, whose later sends can then wait for it.
                     message = tf.identity(messages[sender, sends])
                     if in_turn:
                         turns.arrived(receiver, message)
-                    own = [held[receiver][chunk][segment] for chunk in sends]
-                    others = _like(own, tf.cast(message, own[0].dtype))
-                    for chunk, mine, other in zip(sends, own, others, strict=True):
-                        held[receiver][chunk][segment] = (
-                            mine + other if reduces else other
-                        )
+                    _take(held[receiver], segment, reduces, sends, message)
     return held
+
+
+def _message(
+    held: Sequence[Chunk],
+    segment: int,
+    reduces: bool,
+    sends: Sequence[int],
+    wire_dtype: tf.DType | None,
+) -> tf.Tensor:
+    """Returns what a device sends of its chunks, in one message."""
+    own = [held[chunk][segment] for chunk in sends]
+    message = to_wire(_joined(own), wire_dtype)
+    if not reduces and message.dtype != own[0].dtype:
+        # The receivers get a rounded sum. So that all devices end bit-identical, the
+        # sender rounds its own copy as well.
+        rounded = _like(own, tf.cast(message, own[0].dtype))
+        for chunk, value in zip(sends, rounded, strict=True):
+            held[chunk][segment] = value
+    return message
+
+
+def _take(
+    held: Sequence[Chunk],
+    segment: int,
+    reduces: bool,
+    sends: Sequence[int],
+    message: tf.Tensor,
+) -> None:
+    """Adds a message to what a device holds, or puts it in its place."""
+    own = [held[chunk][segment] for chunk in sends]
+    others = _like(own, tf.cast(message, own[0].dtype))
+    for chunk, mine, other in zip(sends, own, others, strict=True):
+        held[chunk][segment] = mine + other if reduces else other
 
 
 def _message_bytes(
@@ -198,16 +202,9 @@ def _like(vectors: Sequence[tf.Tensor], joined: tf.Tensor) -> list[tf.Tensor]:
 def all_gather(
     blocks: Sequence[tf.Tensor], devices: Sequence[str]
 ) -> list[list[tf.Tensor]]:
-    """Sends the blocks of all devices to all devices, around a ring.
+    """Sends all devices' blocks to all, around a ring; returns each device's, in order.
 
     Cost: `n - 1` steps; a device sends and receives all blocks but one.
-
-    Args:
-        blocks: One block per device, of any shape.
-        devices: The names of the devices.
-
-    Returns:
-        For each device, all blocks, in the order of the devices.
     """
     held: list[dict[int, tf.Tensor]] = [{i: each} for i, each in enumerate(blocks)]
     for step in range(len(devices) - 1):

@@ -19,10 +19,8 @@ _WITH_SEEDS = ("Shuffle", "RandomDataset")
 class ReorderedPyDataset(keras.utils.PyDataset):
     """A `PyDataset` whose batches are shuffled with a seed.
 
-    Args:
-        source: The dataset, with a known number of batches.
-        seed: The seed, equal on all workers.
-        epochs: How many epochs came before.
+    The source has a known number of batches. The seed is equal on all workers; `epochs`
+    came before.
     """
 
     def __init__(
@@ -70,13 +68,7 @@ def shuffles_arrays(adapter: Any) -> bool:
 
 
 def reorder_py_dataset(adapter: Any, seed: int, epochs: int) -> None:
-    """Makes a Keras data adapter that shuffles a `PyDataset` use a seed.
-
-    Args:
-        adapter: The adapter.
-        seed: The seed.
-        epochs: How many epochs came before.
-    """
+    """Makes a Keras data adapter that shuffles a `PyDataset` use a seed."""
     source = getattr(adapter, "py_dataset", None)
     if source is None or not adapter.shuffle or source.num_batches is None:
         return

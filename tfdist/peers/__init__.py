@@ -1,0 +1,5 @@
+"""What programs that every worker runs have in common, whichever way they train.
+
+The workers agree on models, arguments and the order of data (`agreement`, `shuffle`), each
+takes its share of the data (`shares`, `input`), and the chief alone writes (`callbacks`).
+"""
