@@ -115,6 +115,17 @@ def is_of_ragged(op: Any) -> bool:
     return _is_made_in(op, _RAGGED)
 
 
+def repeats_ragged_rows(op: Any) -> bool:
+    """Returns whether TensorFlow made an operation to repeat values for each ragged row.
+
+    It selects by a mask of which each row has its own part.
+
+    Args:
+        op: A `tf.Operation`.
+    """
+    return _is_made_in(op, (f"{_RAGGED}ragged_util.py", f"{_RAGGED}segment_id_ops.py"))
+
+
 def is_of_gradient(op: Any) -> bool:
     """Returns whether TensorFlow made an operation to differentiate.
 

@@ -62,7 +62,7 @@ def _types(names: str) -> frozenset[str]:
 UNARY = _types("""
     Identity IdentityN StopGradient PreventGradient Snapshot Neg Cast CheckNumerics Reshape
     Squeeze ExpandDims EnsureShape BroadcastTo Transpose Slice StridedSlice GatherV2 Unpack
-    Sum Mean Tile
+    Sum Mean Tile Cumsum ReverseV2
 """)
 ADDITIVE = _types("Add AddV2 AddN Sub Pack ConcatV2")
 PRODUCTS = _types("Mul MatMul BatchMatMulV2 Einsum")

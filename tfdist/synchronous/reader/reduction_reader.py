@@ -15,7 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_keras, is_of_ragged
+from tfdist._authors import (
+    is_apart,
+    is_of_keras,
+    is_of_ragged,
+    repeats_ragged_rows,
+)
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.reader.combined import combined
 from tfdist.synchronous.reader.indivisible import (
@@ -203,7 +208,8 @@ class ReductionReader:
         except NotOwnError as error:
             of_size = tensor.shape[1:].is_fully_defined()
             is_padded = op.type in _PADDED and not of_size
-            is_selected = op.type in _SELECTIONS and not is_of_keras(op)
+            is_known = is_of_keras(op) or repeats_ragged_rows(op)
+            is_selected = op.type in _SELECTIONS and not is_known
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
             rows = somewhere(at)
