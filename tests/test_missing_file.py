@@ -105,6 +105,8 @@ def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "time", clock)
     assert load_from_chief(worker(1), path, load) == "new"
     assert loads == ["new", "new"]
+    # Nothing was saved since.
+    assert load_from_chief(worker(1), path, load, seconds=-1.0) == "new"
     leave_to_chief(path)
     with pytest.raises(FileNotFoundError, match="older than the chief's save"):
         load_from_chief(worker(1), path, load, seconds=-1.0)

@@ -39,7 +39,9 @@ _LOOK_EVERY = 0.1  # seconds
 
 _began = time.time()
 """When this process began: a file that is older is of another run."""
-_left_to_chief: dict[str, float] = {}
+_left_to_chief: set[str] = set()
+"""The paths of files that the script saves, and that were not loaded since."""
+_loaded: dict[str, float] = {}
 """By its path, when a file was written that the chief's next one replaces."""
 
 
@@ -106,7 +108,7 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
 def leave_to_chief(path: Any) -> None:
     """Takes note that the script saves a file, which the chief alone writes."""
     if key := _absolute(path):
-        _left_to_chief.setdefault(key, _began)
+        _left_to_chief.add(key)
 
 
 def load_from_chief(
@@ -121,7 +123,7 @@ def load_from_chief(
         while True:
             try:
                 written = tf.io.gfile.stat(key).mtime_nsec / 1e9
-                if written <= _left_to_chief[key]:
+                if written <= _loaded.get(key, _began):
                     raise FileNotFoundError(f"{path} is older than the chief's save")
                 loaded = load()
             except Exception as error:
@@ -130,7 +132,8 @@ def load_from_chief(
                     raise
                 time.sleep(_LOOK_EVERY)
             else:
-                _left_to_chief[key] = written
+                _left_to_chief.discard(key)
+                _loaded[key] = written
                 return loaded
 
 
