@@ -24,6 +24,13 @@ LEAST_BYTES = 2**16
 _LEAST_INDICES = 8
 """Per shard, on the axis that is split. With fewer, shards would be uneven."""
 
+_LAST_AXIS_FROM = 2e-8
+"""Seconds per byte, of a link on which kernels of convolutions are split: 400 Mbit/s.
+
+To put pieces together along the last axis, and to cut the gradient, takes a worker 3.5 ns per
+byte, which many large kernels do not earn back on a faster link.
+"""
+
 _TABLE = "embeddings"
 """How Keras's layers call their tables, of which a step moves a few rows."""
 
@@ -39,13 +46,15 @@ def partitioner_for(
 ) -> Callable[..., Any] | None:
     """Returns what splits a weight into a shard per ps, or None if it stays whole.
 
-    It is split by rows, or along its last axis if it has few rows, as the kernel of a
-    convolution has.
+    It is split by rows; or on a slow link along its last axis, if it has few rows, as the
+    kernel of a convolution has.
 
     >>> kernel = VariableSpec("conv2d/kernel", (5, 5, 32, 64), "float32", 4)
     >>> partitioner_for(kernel, 2, 4e-8).keywords
     {'axis': 3}
     >>> partitioner_for(kernel, 2, 8e-9)
+    >>> large = VariableSpec("conv2d/kernel", (3, 3, 192, 192), "float32", 4)
+    >>> partitioner_for(large, 2, 8e-9)
 
     Args:
         weight: A trainable variable.
@@ -57,7 +66,7 @@ def partitioner_for(
     if not may_be_split(weight) or seconds < LEAST_SECONDS:
         return None
     shards = max(num_ps, 2)
-    axes = (0, len(weight.shape) - 1)
+    axes = [0, len(weight.shape) - 1] if seconds_per_byte >= _LAST_AXIS_FROM else [0]
     enough = [axis for axis in axes if weight.shape[axis] >= _LEAST_INDICES * shards]
     if not enough:
         return None
