@@ -126,6 +126,20 @@ def test_the_geometric_median_has_the_least_distance(updates):
     )
 
 
+def test_the_geometric_median_leaves_a_client_beside_which_it_begins():
+    """The median of coordinates is 2e-9 from the first client, so that steps are short."""
+    updates = np.array(
+        [
+            *([0.0, 0.0, 0.0], [2e-9, 9.0, -11.4], [-51.5, -429.7, 1018.4]),
+            *([-363.1, 552.2, 115.3], [1606.8, 37.7, -15.6], [366.2, -37.8, -737.0]),
+            [40.1, -1.0, 14.1],
+        ]
+    )
+    found = federated.GeometricMedian().aggregate(updates, ones(updates))
+    assert norm(updates[0] - np.median(updates, axis=0)) == pytest.approx(2e-9)
+    assert norm(updates - found).sum() < norm(updates).sum() * (1 - 1e-5)
+
+
 def test_the_geometric_median_leaves_a_client_where_it_begins():
     """The median of coordinates is the third client, and not the best point."""
     corners = np.array([[0.0, 0.0], [10.0, 10.0], [5.0, 1.0], [4.0, 9.0], [9.0, 0.0]])

@@ -110,6 +110,17 @@ def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
     leave_to_chief(path)
     with pytest.raises(FileNotFoundError, match="older than the chief's save"):
         load_from_chief(worker(1), path, load, seconds=-1.0)
+    # Within the same second.
+    later = os.stat(path).st_mtime_ns + 1_000_000
+    os.utime(path, ns=(later, later))
+    assert load_from_chief(worker(1), path, load, seconds=-1.0) == "new"
+
+
+def test_a_checkpoint_is_there_with_its_index(tmp_path):
+    path = tmp_path / "ckpt"
+    leave_to_chief(path)
+    (tmp_path / "ckpt.index").write_text("")
+    assert load_from_chief(worker(1), path, lambda: "read", seconds=-1.0) == "read"
 
 
 def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path):

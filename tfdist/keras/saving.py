@@ -33,7 +33,6 @@ _ERRORS = (
     tf.errors.DataLossError,
 )
 
-
 _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
@@ -122,7 +121,7 @@ def load_from_chief(
         deadline = time.monotonic() + seconds
         while True:
             try:
-                written = tf.io.gfile.stat(key).mtime_nsec / 1e9
+                written = _when_written(key)
                 if written <= _loaded.get(key, _began):
                     raise FileNotFoundError(f"{path} is older than the chief's save")
                 loaded = load()
@@ -135,6 +134,13 @@ def load_from_chief(
                 _left_to_chief.discard(key)
                 _loaded[key] = written
                 return loaded
+
+
+def _when_written(path: str) -> float:
+    # A checkpoint is several files, of which the index is the last. TensorFlow's own `stat`
+    # knows the second alone, in which a file may be saved twice.
+    index = f"{path}.index"
+    return os.stat(index if os.path.exists(index) else path).st_mtime_ns / 1e9
 
 
 def _absolute(path: Any) -> str:
