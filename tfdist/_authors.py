@@ -126,15 +126,6 @@ def repeats_ragged_rows(op: Any) -> bool:
     return _is_made_in(op, (f"{_RAGGED}ragged_util.py", f"{_RAGGED}segment_id_ops.py"))
 
 
-def is_of_gradient(op: Any) -> bool:
-    """Returns whether TensorFlow made an operation to differentiate.
-
-    Args:
-        op: A `tf.Operation`.
-    """
-    return _is_made_in(op, _GRADIENTS)
-
-
 def _is_made_in(op: Any, files: str | tuple[str, ...]) -> bool:
     for frame in reversed(op.traceback):
         if frame.filename.startswith(files):

@@ -1,12 +1,9 @@
 """What a pipeline costs on each worker, and what would help."""
 
-import io
 import statistics
 from dataclasses import dataclass
 
-import rich.box
-import rich.console
-import rich.table
+from tfdist._table import render, table_of
 
 MIN_SHARE = 0.1
 """Below this share of a step, reading is not what limits training."""
@@ -105,10 +102,8 @@ class PipelineReport:
         return "; ".join(told)
 
     def __str__(self) -> str:
-        table = rich.table.Table(box=rich.box.ROUNDED)
-        table.add_column("worker")
-        for heading in (*self.stages, "a batch", "a step", "share"):
-            table.add_column(heading, justify="right")
+        headings = (*self.stages, "a batch", "a step", "share")
+        table = table_of("worker", *(f">{each}" for each in headings))
         rows = zip(self.seconds, self.step_seconds, self.shares, strict=True)
         for worker, (read, step, share) in enumerate(rows):
             cells = [*read, sum(read)] if read else [None] * (len(self.stages) + 1)
@@ -117,10 +112,7 @@ class PipelineReport:
                 *map(_milliseconds, [*cells, step]),
                 "-" if share is None else f"{share:.0%}",
             )
-        text = io.StringIO()
-        # Rich shrinks a table to the width of its console.
-        rich.console.Console(file=text, width=10_000).print(table)
-        lines = [text.getvalue().rstrip("\n")]
+        lines = [render(table).rstrip("\n")]
         if not any(self.step_seconds):
             lines.append("no step was measured: call fit before, or pass step_seconds=")
         return "\n".join([*lines, f"what would help: {self.helps}"])

@@ -1,13 +1,9 @@
 """Reports of variable placement and of worker steps; they print as tables."""
 
-import io
 import statistics
 from dataclasses import dataclass, field
 
-import rich.box
-import rich.console
-import rich.table
-
+from tfdist._table import render, table_of
 from tfdist.placement.link_use import LinkUse
 from tfdist.placement.variable_spec import VariableSpec
 
@@ -78,7 +74,7 @@ class PlacementReport:
         )
 
     def __str__(self) -> str:
-        table = _table("ps", "variable", "shape", "dtype", ">bytes")
+        table = table_of("ps", "variable", "shape", "dtype", ">bytes")
         for ps, total in enumerate(self.bytes_per_ps):
             specs = self.on(ps)
             for spec in specs:
@@ -90,7 +86,7 @@ class PlacementReport:
             )
             table.add_section()
         balance = f"fullest ps / mean: {self.imbalance:.3f} (1 is perfect)"
-        return _render(table) + "\n".join(filter(None, [balance, self.advice]))
+        return render(table) + "\n".join(filter(None, [balance, self.advice]))
 
 
 STRAGGLER_SHARE = 0.5
@@ -142,7 +138,7 @@ class WorkerReport:
         return WorkerReport(tuple(n - m if n >= m else n for n, m in pairs))
 
     def __str__(self) -> str:
-        table = _table("worker", ">training steps", ">share", "")
+        table = table_of("worker", ">training steps", ">share", "")
         total = sum(self.steps)
         stragglers = self.stragglers
         for worker, steps in enumerate(self.steps):
@@ -155,19 +151,4 @@ class WorkerReport:
         table.add_section()
         table.add_row("all", f"{total:,}", "", "", style="bold")
         said = "" if self.link_use is None else str(self.link_use)
-        return (_render(table) + said).rstrip("\n")
-
-
-def _table(*headings: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.ROUNDED)
-    for heading in headings:
-        right = heading.startswith(">")
-        table.add_column(heading.lstrip(">"), justify="right" if right else "left")
-    return table
-
-
-def _render(table: rich.table.Table) -> str:
-    text = io.StringIO()
-    # Otherwise rich wraps long names at the terminal's width, or at 80 columns.
-    rich.console.Console(file=text, width=10_000).print(table)
-    return text.getvalue()
+        return (render(table) + said).rstrip("\n")

@@ -1,15 +1,12 @@
 """How stale steps were, and how long workers waited. Pure."""
 
-import io
 import os
 from dataclasses import dataclass
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
 
 from tfdist import _picture
+from tfdist._table import render, table_of
 
 _COLUMNS = 10  # of a table; beyond, each is twice as wide as the one before
 
@@ -72,16 +69,14 @@ class StalenessReport:
         return _share(self.seconds.sum(axis=0))
 
     def __str__(self) -> str:
-        table = rich.table.Table(box=rich.box.ROUNDED)
         bins = _bins(self.maximum)
         names = [
             str(first) if first == last else f"{first}-{last}" for first, last in bins
         ]
-        table.add_column("worker")
         has_dropped = bool(self.dropped.any())
         first = ("steps", "dropped") if has_dropped else ("steps",)
-        for heading in (*first, "mean", "max", "waited", *names):
-            table.add_column(heading, justify="right")
+        headings = (*first, "mean", "max", "waited", *names)
+        table = table_of("worker", *(f">{each}" for each in headings))
         rows = list(
             zip(self._names, self.counts, self.seconds, self.dropped, strict=True)
         )
@@ -100,9 +95,7 @@ class StalenessReport:
                 f"{_share(seconds):.1%}",
                 *(f"{counts[first : last + 1].sum():,}" for first, last in bins),
             )
-        text = io.StringIO()
-        rich.console.Console(file=text, width=10_000).print(table)
-        return text.getvalue().rstrip("\n")
+        return render(table).rstrip("\n")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws the histogram of each worker, and how long it waited, as a PNG file.
