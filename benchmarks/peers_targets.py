@@ -70,6 +70,13 @@ TARGETS = (
         1.2,
     ),
     Target("recommender, 2 ps and 2 workers", "tfdist-x10", ("paddle",), _RATE, 2.0),
+    Target(
+        "recommender, 2 ps and 2 workers, links of 1gbit",
+        "tfdist-x10",
+        ("paddle",),
+        _RATE,
+        2.0,
+    ),
     Target(SLOW, "tfdist-x10", ("mxnet",), _RATE, 1.8),
     Target(SLOW, "tfdist-bfloat16", ("mxnet",), _RATE, 3.4),
     Target(FAST, "tfdist-x10", ("mxnet",), _RATE, 1.8),
