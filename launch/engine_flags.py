@@ -8,8 +8,11 @@ from absl import flags
 
 from launch import cluster_flags
 from launch.command_line import UsageError
+from launch.engines import record
+from launch.engines.engine import Engine
 from launch.engines.layout import Layout
 from launch.engines.planner import HostPlanner
+from launch.engines.record import Record
 from launch.plan import Program
 from launch.secure import mode
 from tf_config import contract
@@ -159,14 +162,26 @@ def check_work_dir(path: str | None) -> None:
         )
 
 
-def check_number(tasks: int, most: int) -> None:
-    """Checks how many tasks a job has.
+def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:
+    """Returns how many tasks there are of each job.
 
     Raises:
-        UsageError: If there are more than `most`.
+        UsageError: If there are more than `most` in all.
     """
-    if tasks > most:
+    found = cluster_flags.counts(values, kind)
+    if (tasks := sum(found.values())) > most:
         raise UsageError(
             f"{tasks} tasks are more than the {most} that a job may have: lower --num_ps "
             "or --num_workers"
         )
+    return found
+
+
+def start(values: flags.FlagValues, engine: Engine[Any], job: Any, kept: Record) -> int:
+    """Starts a job, and returns its exit status, or 0 as soon as it runs detached."""
+    record.tidy()
+    if values.detach:
+        engine.detach(job, kept)
+        print(kept.name)
+        return 0
+    return engine.run(job, kept)

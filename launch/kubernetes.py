@@ -21,13 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import (
-    cluster_flags,
-    command_line,
-    engine_flags,
-    foreground,
-    kubernetes_flags,
-)
+from launch import command_line, engine_flags, foreground, kubernetes_flags
 from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
 from launch.engines.hosts import Host
@@ -77,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     kubernetes_flags.check(values)
     kind = kind_of_script(program, values.program)
-    counts = _counts(values, kind)
+    counts = engine_flags.counts(values, kind, _MOST_TASKS)
     planner = engine_flags.planner(values, program, kind, first_port=PORT)
     has_policy = values.pod_failure_policy
     if name := os.environ.get(JOB_VARIABLE):
@@ -100,13 +94,8 @@ def main(argv: Sequence[str]) -> int:
         has_policy = client.version() >= objects.OLDEST_WITH_POLICY
     job = _job(values, program, name, counts, has_policy)
     kubernetes.render(job)
-    record.tidy()
     kept = _record(values, example, name, client.namespace)
-    if values.detach:
-        kubernetes.detach(job, kept)
-        print(name)
-        return 0
-    return kubernetes.run(job, kept)
+    return engine_flags.start(values, kubernetes, job, kept)
 
 
 def _example(
@@ -221,12 +210,6 @@ def _job(
         connect_timeout=values.connect_timeout,
         min_workers=values.min_workers,
     )
-
-
-def _counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
-    counts = cluster_flags.counts(values, kind)
-    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return counts
 
 
 if __name__ == "__main__":

@@ -322,7 +322,7 @@ def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch
     values, program = kubernetes.command_line.parse(
         ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
     )
-    counts = kubernetes._counts(values, "auto")
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
     job = kubernetes._job(values, program, "mine", counts, has_policy)
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
     with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
@@ -354,7 +354,7 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
     values, program = kubernetes.command_line.parse(
         flags, kubernetes._define_flags(), ""
     )
-    counts = kubernetes._counts(values, "auto")
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
     job = kubernetes._job(values, program, "mine", counts, True)
     assert f"--secure={asked}" in job.pods.command
 

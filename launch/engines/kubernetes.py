@@ -13,12 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from launch.engines import (
-    background,
-    kubernetes_objects,
-    kubernetes_state,
-)
-from launch.engines import ssh as local
+from launch.engines import background, here, kubernetes_objects, kubernetes_state
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_follower import Follower, remove, selector, tell
@@ -129,11 +124,11 @@ def status(record: Record) -> Status:
 def follow(record: Record) -> Iterator[str]:
     """Yields what the launcher shows; without a process that does so, copies the logs."""
     if record.is_alive:
-        yield from local.follow(record)
+        yield from here.follow(record)
         return
     client = client_of(record)
     if not client.find("Pod", selector(record.name)):
-        yield from local.follow(record)
+        yield from here.follow(record)
         return
     with record.held():
         follower = Follower(client, record, None)
@@ -143,7 +138,7 @@ def follow(record: Record) -> Iterator[str]:
 
 def logs(record: Record, task: str) -> Iterator[str]:
     """Yields the lines of a task's log, from its file here."""
-    return local.logs(record, task)
+    return here.logs(record, task)
 
 
 def cancel(record: Record) -> None:

@@ -1,10 +1,10 @@
 """Follows a job of Kubernetes from here: its output, its logs, its start and its removal."""
 
-import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
-from launch.engines import kubernetes_logs, kubernetes_state
+from launch.engines import engine, kubernetes_logs, kubernetes_state
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_client import KINDS, KubernetesClient
 from launch.engines.kubernetes_logs import PodLogs
@@ -19,6 +19,8 @@ _LAST_WORDS = 10.0
 _SILENCE_TIMEOUT = 600.0
 _TEARDOWN_TIMEOUT = 60.0
 _FAILED_TO_START = 1
+
+tell = partial(engine.tell, "kubernetes")
 
 
 class Follower:
@@ -124,11 +126,6 @@ class Follower:
         self._record.write_end(self._end.code)
         remove(self._client, self._record.name, self._record.grace_period)
         return self._end.code
-
-
-def tell(text: str) -> None:
-    """Tells the user about the job."""
-    print(f"launch.kubernetes: {text}", file=sys.stderr, flush=True)
 
 
 def selector(name: str) -> str:
