@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from absl import flags
 
-from launch import stray_flags
 from launch.engines.engine import EngineError
 from launch.engines.hosts import HostError
 from launch.engines.record import RecordError
@@ -20,7 +19,7 @@ from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
-from launch.script_source import path_of
+from launch.script_source import path_of, stray_flags
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
 from tf_config.contract import EXIT_USAGE
@@ -115,7 +114,7 @@ def parse(
         )
     program = Program(rest[0], tuple(rest[1:]), values.module)
     _check_syntax(program)
-    if stray := stray_flags.warning(program, set(values)):
+    if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     return values, program
 
