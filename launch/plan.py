@@ -113,6 +113,11 @@ class TaskPlan:
             " ".join(["env", *settings, shlex.join(self.argv)])
         )
 
+    @property
+    def lines(self) -> list[str]:
+        """The task as a person reads it: its name and address, then its `shell_line`."""
+        return [f"# {self.name} on {self.address}", self.shell_line()]
+
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as a JSON object; `from_dict` reads it back."""
         return {

@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 
 from launch.plan import TaskPlan
-from launch.supervise import processes
+from launch.remote import host
 from launch.supervise.policy import exit_status
 from tf_config import split_address
 
@@ -72,7 +72,7 @@ def run(
     server = subprocess.Popen(
         plan.argv,
         env=dict(environ),
-        preexec_fn=partial(processes.die_with_parent, os.getpid()),
+        preexec_fn=partial(host.die_with_parent, os.getpid()),
     )
 
     def forward(signum: int, frame: FrameType | None) -> None:

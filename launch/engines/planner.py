@@ -9,7 +9,7 @@ from typing import Any
 from launch.engines import preflight
 from launch.engines.engine import EngineError
 from launch.engines.layout import Layout, Surroundings
-from launch.engines.port_choice import OwnPorts, PortChoice, SharedPorts
+from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job import Job
 from launch.loopback import make_job
@@ -64,9 +64,7 @@ class HostPlanner:
         example = self.example(layout, there)
         needs = {each: layout.num_tasks[each] for each in layout.used}
         is_closed = self.protection == mode.TLS
-        choice: PortChoice = (SharedPorts if is_closed else OwnPorts)(
-            needs, self.first_port
-        )
+        choice = (SharedPorts if is_closed else OwnPorts)(needs, self.first_port)
         reports = self._look(
             example, layout, there, {each: choice.candidates(each) for each in needs}
         )

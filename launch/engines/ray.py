@@ -59,8 +59,7 @@ def render(job: RayJob) -> str:
     ]
     for plan in job.example.plans:
         # Ray has no command that a person could run on a node; this is for a shell there.
-        there = replace(plan, remote=None)
-        lines += [f"# {plan.name} on {plan.address}", there.shell_line()]
+        lines += replace(plan, remote=None).lines
     return "\n".join(lines)
 
 

@@ -97,7 +97,7 @@ def render(job: Job) -> str:
         here = [each for each in job.plans if each.remote and each.remote.host == host]
         lines.append(f"# {host}")
         for plan in here:
-            lines += [f"# {plan.name} on {plan.address}", plan.shell_line()]
+            lines += plan.lines
     return "\n".join(lines)
 
 

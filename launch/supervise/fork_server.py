@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from launch.supervise import processes
+from launch.remote import host
 from tf_config import contract
 from tf_config.contract import ForkAnswer, ForkRequest
 
@@ -49,7 +49,7 @@ class ForkServer:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=[number],
-                preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+                preexec_fn=functools.partial(host.die_with_parent, os.getpid()),
             )
 
     @property

@@ -7,10 +7,8 @@ descendants, so that none escapes by changing its session, environment or parent
 """
 
 import contextlib
-import ctypes
 import functools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,9 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
+from launch.remote.host import PR_SET_CHILD_SUBREAPER, die_with_parent, prctl
 
 
 class PlatformError(RuntimeError):
@@ -58,17 +54,7 @@ class Exit:
 
 def adopt_orphans() -> None:
     """Makes this process the parent of any orphan among its descendants."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Asks the kernel to send `signum` to this process when its parent dies.
-
-    The kernel regards the *thread* that started this process as its parent.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # The parent died before the call.
-        os.kill(os.getpid(), signum)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def spawn(
@@ -181,10 +167,3 @@ def describe(pid: int) -> str:
     except psutil.Error:
         command = ""
     return f"process {pid} ({command[:60]})" if command else f"process {pid}"
-
-
-def _prctl(option: int, value: int) -> None:
-    # prctl(2) is variadic and reads an unsigned long; ctypes would pass a C int.
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

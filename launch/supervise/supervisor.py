@@ -20,6 +20,7 @@ from launch.console.console import Console
 from launch.job import Job
 from launch.network import reach
 from launch.plan import EVERY_TASK, TaskPlan
+from launch.remote import host
 from launch.secure import mode
 from launch.supervise import policy, processes, readiness
 from launch.supervise.cluster_use import ClusterUse
@@ -221,9 +222,9 @@ class Supervisor:
             code = -(self._end_request.signals or [signal.SIGTERM])[0]
         return Verdict(policy.exit_status(code))
 
-    def _prepare_to_move(self, host: str, lost: tuple[Task, ...]) -> None:
+    def _prepare_to_move(self, gone: str, lost: tuple[Task, ...]) -> None:
         """Lets the script save, if it has not lost its variables."""
-        self._tell({"lost_host": host})
+        self._tell({"lost_host": gone})
         if all(task.job == "worker" for task in lost):
             self._forward(signal.SIGTERM)
 
@@ -309,7 +310,7 @@ def main() -> None:
     supervisor = Supervisor(job, control, console)
     if parent := request["parent"]:
         # No task has been started yet, so the default action of the signal is fine.
-        processes.die_with_parent(parent, signal.SIGHUP)
+        host.die_with_parent(parent, signal.SIGHUP)
     status = supervisor.run()
     # The interpreter would turn a closed standard output into status 120.
     os._exit(status)
