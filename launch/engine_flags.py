@@ -81,9 +81,6 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
     Args:
         values: The values of the flags.
         not_empty: The flags whose value, if there is one, is a text.
-
-    Raises:
-        UsageError: If one is out of range, or they do not fit together.
     """
     cluster_flags.check(values)
     cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
@@ -94,11 +91,7 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
 
 
 def env_of(values: flags.FlagValues) -> dict[str, str]:
-    """Returns the variables that --env gives to the tasks.
-
-    Raises:
-        UsageError: If one is malformed, has no value here, or is the launcher's own.
-    """
+    """Returns the variables that --env gives to the tasks."""
     env = {}
     for each in values.env:
         name, has_value, value = each.partition("=")
@@ -136,11 +129,7 @@ def planner(
 
 
 def check_first_port(layout: Layout, planner: HostPlanner) -> None:
-    """Checks that each host has enough ports from the first on.
-
-    Raises:
-        UsageError: If one has not.
-    """
+    """Checks that each host has enough ports from the first on."""
     ports = layout.example_ports(planner.first_port, planner.protection)
     if (last := max(each[-1] for each in ports.values())) > LAST_PORT:
         raise UsageError(
@@ -150,11 +139,7 @@ def check_first_port(layout: Layout, planner: HostPlanner) -> None:
 
 
 def check_work_dir(path: str | None) -> None:
-    """Checks a working directory on other hosts.
-
-    Raises:
-        UsageError: If it is not absolute.
-    """
+    """Checks a working directory on other hosts."""
     if path is not None and not os.path.isabs(path):
         raise UsageError(
             "--work_dir must be an absolute path, that of a directory where the tasks "
@@ -163,11 +148,7 @@ def check_work_dir(path: str | None) -> None:
 
 
 def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:
-    """Returns how many tasks there are of each job.
-
-    Raises:
-        UsageError: If there are more than `most` in all.
-    """
+    """Returns how many tasks there are of each job."""
     found = cluster_flags.counts(values, kind)
     if (tasks := sum(found.values())) > most:
         raise UsageError(

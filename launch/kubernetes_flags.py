@@ -44,11 +44,7 @@ _TEXTS = (
 
 
 def check(values: flags.FlagValues) -> None:
-    """Checks the values that no parser can reject by itself.
-
-    Raises:
-        UsageError: If one is wrong, or they do not fit together.
-    """
+    """Checks the values that no parser can reject by itself."""
     engine_flags.check(values, ["checkpoint_dir", "log_dir", "python"])
     if values.image is None:
         raise UsageError(
@@ -78,11 +74,7 @@ def check(values: flags.FlagValues) -> None:
 
 
 def labels(words: Sequence[str]) -> dict[str, str]:
-    """Returns labels of nodes.
-
-    Raises:
-        UsageError: If one is malformed.
-    """
+    """Returns labels of nodes."""
     found = {}
     for each in words:
         label, has_value, value = each.partition("=")
@@ -121,12 +113,7 @@ def protection(values: flags.FlagValues) -> str:
 
 
 def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
-    """Returns the user's part of every pod.
-
-    Raises:
-        UsageError: If the file cannot be read.
-        EngineError: If it sets what the launcher decides.
-    """
+    """Returns the user's part of every pod."""
     if values.pod_spec is None:
         return {}
     try:

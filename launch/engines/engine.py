@@ -85,11 +85,7 @@ class Engine(Protocol[Planned]):
 
 
 def load(name: str) -> Engine[Any]:
-    """Returns an engine.
-
-    Raises:
-        EngineError: If there is no such engine.
-    """
+    """Returns an engine."""
     if name not in ENGINES:
         raise EngineError(
             f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}"

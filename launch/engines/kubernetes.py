@@ -153,9 +153,5 @@ def cancel(record: Record) -> None:
 
 
 def client_of(record: Record) -> KubernetesClient:
-    """Returns the namespace of a job.
-
-    Raises:
-        EngineError: If the client is not installed, or there is no such context.
-    """
+    """Returns the namespace of a job."""
     return KubernetesClient(**record.where)

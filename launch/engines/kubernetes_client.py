@@ -30,9 +30,6 @@ class KubernetesClient:
         context: The context of the user's kubeconfig; '' for the current one.
         namespace: The namespace; '' for that of the context.
         kubeconfig: The files, as in KUBECONFIG; '' for the user's.
-
-    Raises:
-        EngineError: If the client is not installed, or there is no such context.
     """
 
     def __init__(

@@ -139,9 +139,6 @@ def remove(client: KubernetesClient, name: str, grace_period: float) -> bool:
 
     Returns:
         Whether there were any.
-
-    Raises:
-        EngineError: If something does not go.
     """
     found = selector(name)
     deadline = time.monotonic() + 2 * grace_period + _TEARDOWN_TIMEOUT

@@ -78,11 +78,7 @@ def task_of(pod: Mapping[str, Any]) -> str:
 
 
 def render(job: KubernetesJob) -> list[dict[str, Any]]:
-    """Returns the objects, in the order in which they are to be created.
-
-    Raises:
-        EngineError: If a pod would get a name that the network does not allow.
-    """
+    """Returns the objects, in the order in which they are to be created."""
     _check_names(job)
     every = tasks_of(job.counts)
     first, last = every, []
@@ -186,11 +182,7 @@ def _check_names(job: KubernetesJob) -> None:
 
 
 def check_text(value: Any) -> None:
-    """Checks that every string can be sent.
-
-    Raises:
-        EngineError: If one cannot.
-    """
+    """Checks that every string can be sent."""
     if isinstance(value, str):
         try:
             value.encode()

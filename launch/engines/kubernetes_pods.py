@@ -184,11 +184,7 @@ def resources_of(
 
 
 def check_extra(extra: Any) -> Mapping[str, Any]:
-    """Returns a part of a pod's `spec` that can be merged into the pods.
-
-    Raises:
-        EngineError: If it is none, or sets what the launcher decides.
-    """
+    """Returns a part of a pod's `spec` that can be merged into the pods."""
     if not isinstance(extra, Mapping):
         raise EngineError(
             "a pod's spec is a mapping, such as tolerations: [...]; received "

@@ -81,9 +81,6 @@ class Layout:
         Args:
             ports: Enough ports for the tasks of each host.
             protection: With TLS, every task is at the same address on every host.
-
-        Raises:
-            ClusterError: If the addresses are malformed.
         """
         free = {host: iter(each) for host, each in ports.items()}
         found: dict[str, list[str]] = {}

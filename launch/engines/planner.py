@@ -43,12 +43,7 @@ class HostPlanner:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def example(self, layout: Layout, there: Surroundings) -> Job:
-        """Plans the job with ports that nobody has looked at.
-
-        Raises:
-            PlanError: If the program does not fit the cluster.
-            ClusterError: If the addresses are malformed.
-        """
+        """Plans the job with ports that nobody has looked at."""
         ports = layout.example_ports(self.first_port, self.protection)
         return self._job(layout, there, ports, layout.example_ends(self.first_port))
 

@@ -115,11 +115,7 @@ class DriverHandle:
 
 
 def check_installed() -> None:
-    """Checks that Ray can be imported.
-
-    Raises:
-        EngineError: If it is not installed here.
-    """
+    """Checks that Ray can be imported."""
     import importlib.util
 
     if importlib.util.find_spec("ray") is None:

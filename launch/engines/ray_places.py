@@ -68,11 +68,7 @@ def connections(tasks: Sequence[Task], places: Places) -> list[tuple[str, ...]]:
 
 
 def python(places: Places) -> str:
-    """Returns the interpreter of Ray's processes.
-
-    Raises:
-        EngineError: If the nodes do not agree.
-    """
+    """Returns the interpreter of Ray's processes."""
     found = {place.python: place.address for place in places.values()}
     if len(found) > 1:
         (one, here), (other, there), *_ = found.items()

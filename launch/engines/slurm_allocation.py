@@ -62,11 +62,7 @@ class Node:
 
 
 def parts(environ: Mapping[str, str]) -> list[list[Node]]:
-    """Returns the nodes of each part of the allocation; one part if they are alike.
-
-    Raises:
-        EngineError: If the environment does not say which.
-    """
+    """Returns the nodes of each part of the allocation; one part if they are alike."""
     found = []
     for index in range(int(environ.get("SLURM_HET_SIZE", "0"))):
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}", "")

@@ -69,11 +69,7 @@ def address(ssh: str, host: Host) -> str:
 
 
 def addresses(ssh: str, hosts: Sequence[Host]) -> list[str]:
-    """Returns where the other hosts reach each host.
-
-    Raises:
-        EngineError: If other hosts cannot reach one of them there.
-    """
+    """Returns where the other hosts reach each host."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         found = list(pool.map(lambda host: address(ssh, host), hosts))
     for host, name in zip(hosts, found, strict=True):
