@@ -22,8 +22,7 @@ from launch.engines import ray_handle, ray_places, ray_request, record
 from launch.engines.engine import tell
 from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
-from launch.engines.ray_executor import Executor
-from launch.engines.ray_outcome import WorkerError, WorkerLostError
+from launch.engines.ray_executor import Executor, WorkerError, WorkerLostError
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request
 from launch.engines.record import Record

@@ -7,7 +7,6 @@ from typing import Any
 
 from launch.engines import ray_handle, ray_rank, ray_request
 from launch.engines.engine import EngineError
-from launch.engines.ray_outcome import WorkerError, WorkerLostError, result
 from launch.engines.ray_reservation import Reservation
 from launch.network import ports
 from launch.secure import mode
@@ -21,6 +20,22 @@ _OPEN = (
 )
 _GRACE_PERIOD = 5.0  # seconds
 _START_TIMEOUT = 60.0
+
+
+class WorkerError(RuntimeError):
+    """A function has failed on a worker; `__cause__` is its exception, if it came over.
+
+    Attributes:
+        rank: The worker's index.
+    """
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class WorkerLostError(WorkerError):
+    """The process of a worker, or its node, has died."""
 
 
 class Executor:
@@ -268,7 +283,7 @@ class Executor:
             for each in done:
                 rank = asked.index(each)
                 try:
-                    results[rank] = result(rank, self._addresses[rank], each)
+                    results[rank] = _result(rank, self._addresses[rank], each)
                 except WorkerError as failed:
                     error = error or failed
                     deadline = min(deadline, time.monotonic() + _GRACE_PERIOD)
@@ -279,6 +294,27 @@ class Executor:
             text = f"{error}\nThe other workers were ended: call start() to go on."
             error.args = (text,)
         raise error
+
+
+def _result(rank: int, address: str, asked: Any) -> Any:
+    """Returns what a call has returned on a worker, or raises a `WorkerError`."""
+    import ray
+
+    name = f"worker {rank} on {address}"
+    try:
+        pickled, stack = ray.get(asked)
+    except ray.exceptions.RayError as lost:
+        why = next(iter(str(lost).splitlines()), "")
+        raise WorkerLostError(
+            rank, f"{name} was lost: its process or its node has died ({why})"
+        ) from None
+    if not stack:
+        return ray.cloudpickle.loads(pickled)
+    try:
+        cause = ray.cloudpickle.loads(pickled)
+    except Exception:
+        cause = None  # Its class is not here.
+    raise WorkerError(rank, f"{name} failed:\n\n{stack}") from cause
 
 
 def _join(address: str, port: int) -> str:
