@@ -196,7 +196,6 @@ def _job(
         work_dir=values.work_dir or "",
         env=engine_flags.env_of(values),
         resources=kubernetes_flags.resources(values, counts),
-        anti_affinity=values.anti_affinity,
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),
     )

@@ -19,7 +19,6 @@ from launch.engines.kubernetes_pods import (
 )
 from launch.secure import mode
 
-_ANTI_AFFINITY = ("required", "preferred", "off")
 _ROLES = ("ps", "worker", "chief")
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
@@ -146,13 +145,6 @@ def define() -> flags.FlagValues:
         )
     flags.DEFINE_integer(
         "gpus_per_worker", 0, "GPUs of each worker.", lower_bound=0, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "anti_affinity",
-        "preferred",
-        _ANTI_AFFINITY,
-        "Whether ps must be on different nodes (required), or rather so (preferred).",
-        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "ps_node_selector",

@@ -82,12 +82,11 @@ def pod_specs(objects):
 # The objects.
 
 
-@given(counts, st.booleans(), st.sampled_from(["required", "preferred", "off"]))
-def test_every_field_is_one_of_the_published_schemas(counts, policy, anti_affinity):
+@given(counts, st.booleans())
+def test_every_field_is_one_of_the_published_schemas(counts, policy):
     job = a_job(
         counts,
         has_failure_policy=policy,
-        anti_affinity=anti_affinity,
         env={"A": "b"},
         work_dir="/x",
         resources={"worker": resources_of("2", "4Gi", 1, "nvidia.com/gpu")},
@@ -210,8 +209,6 @@ def test_ps_and_their_nodes():
     assert specs["ps"]["nodeSelector"] == {"link": "25g"}
     assert "affinity" not in specs["worker"]
     assert "nodeSelector" not in specs["worker"]
-    specs = pod_specs(kubernetes_objects.render(a_job(anti_affinity="off")))
-    assert "affinity" not in specs["ps"]
 
 
 @settings(max_examples=200)
@@ -368,7 +365,6 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
         (["--namespace=A_B"], "--namespace='A_B': a namespace has 1 to 63 lower-case"),
         (["--memory_per_ps=lots"], "--memory_per_ps is a number, with a unit"),
         (["--cpus_per_worker=-1"], "--cpus_per_worker is a number"),
-        (["--anti_affinity=always"], "--anti_affinity is one of required, preferred"),
         (["--env=a b=c"], "write NAME=VALUE"),
         (["--env=ABSENT_VARIABLE"], "there is no variable ABSENT_VARIABLE here"),
         (["--ps_node_selector=$(id)"], "write LABEL=VALUE"),

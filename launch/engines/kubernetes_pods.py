@@ -52,8 +52,6 @@ class Pods:
         work_dir: The working directory; '' for the image's own.
         env: Variables for every pod.
         resources: What the pods of each role ask for, as `resources_of` returns it.
-        anti_affinity: Whether two ps must not share a node (`required`), or rather not
-            (`preferred`), or may (`off`).
         ps_node_selector: The labels of nodes for ps.
         extra: A part of a pod's `spec`, merged into every pod.
     """
@@ -67,7 +65,6 @@ class Pods:
     work_dir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    anti_affinity: str = "preferred"
     ps_node_selector: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,20 +143,16 @@ class Pods:
         return found
 
     def _ps_placement(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.ps_node_selector:
-            found["nodeSelector"] = dict(self.ps_node_selector)
+        # Each ps sends and receives what all workers do, so they rather share no node.
         term = {
             "labelSelector": {"matchLabels": self.labels("ps")},
             "topologyKey": "kubernetes.io/hostname",
         }
-        if self.anti_affinity == "required":
-            rule: Any = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-        else:
-            weighted = {"weight": 100, "podAffinityTerm": term}
-            rule = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
-        if self.anti_affinity != "off":
-            found["affinity"] = {"podAntiAffinity": rule}
+        weighted = {"weight": 100, "podAffinityTerm": term}
+        rule = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
+        found: dict[str, Any] = {"affinity": {"podAntiAffinity": rule}}
+        if self.ps_node_selector:
+            found["nodeSelector"] = dict(self.ps_node_selector)
         return found
 
 
