@@ -1,14 +1,11 @@
 """`launch.ssh` with a stand-in for ssh, on this machine; see also test_ssh_hosts.py."""
 
-import contextlib
 import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -21,19 +18,18 @@ from launch.engines.hosts import Host
 from launch.plan import Remote, TaskPlan
 from tf_config import Task
 
+from .launch_programs.engine_launcher import EngineLauncher
 from .launch_programs.launcher import (
     DEADLINE,
     PROGRAMS,
     SLEEP,
-    Launcher,
     marked,
-    wait_for,
 )
 from .test_launch_fuzz import snares
 
 
-class SshLauncher(Launcher):
-    """Runs `python -m launch.ssh`, with jobs of its own."""
+class SshLauncher(EngineLauncher):
+    """Runs `python -m launch.ssh`, with a stand-in for ssh."""
 
     def __init__(self, directory):
         super().__init__(directory)
@@ -51,18 +47,7 @@ class SshLauncher(Launcher):
 
     def start(self, *args, **options):
         (self.directory / "bin" / "hosts.json").write_text(json.dumps(self.hosts))
-        state = str(self.directory / "state")
-        return super().start(*args, **{"XDG_STATE_HOME": state, **options})
-
-    def jobs(self, *args):
-        environ = {**os.environ, "XDG_STATE_HOME": str(self.directory / "state")}
-        return subprocess.run(
-            [sys.executable, "-m", "launch.jobs", *args],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=2 * DEADLINE,
-        )
+        return super().start(*args, **options)
 
 
 @pytest.fixture
@@ -192,28 +177,13 @@ def test_a_lost_task_is_restarted(launcher, task):
     )
     process = launcher.start(script)
     launcher.wait_for_log("chief")
-    job, _, index = task.partition(":")
-    wanted = f'"task":{{"type":"{job}","index":{index}}}'.encode()
-
-    def pids():
-        found = []
-        for pid in marked(launcher.mark):
-            # One that has just ended may still be in the list.
-            with contextlib.suppress(OSError):
-                environ = Path(f"/proc/{pid}/environ").read_bytes()
-                if wanted in environ.replace(b" ", b""):
-                    found.append(pid)
-        return found
-
-    (victim,) = pids()
-    os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(pids()) == 1 and pids() != [victim], "the next process")
-    if job != "worker":
+    launcher.kill(task)
+    if not task.startswith("worker"):
         launcher.wait_for_log("chief", b"again")
     (launcher.directory / "over").touch()
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, errors
-    name = "chief" if job == "chief" else task
+    name = task.replace("chief:0", "chief")
     assert f"{name} was killed by SIGKILL: restarting" in errors
 
 
