@@ -12,7 +12,7 @@ from launch.supervise.cluster_use import ClusterUse, Socket, is_used
 from tf_config import Task
 
 from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
-from .launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS, Launcher
+from .launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS
 
 CHIEF, W0, W1 = Task("chief", 0), Task("worker", 0), Task("worker", 1)
 EPHEMERAL = 50_000
@@ -193,12 +193,6 @@ def test_advice_fits_the_job(plans, words):
     for each in plans:
         use.hear(each.task, STEP)
     assert words in use.see(False)
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
 
 
 def test_warning_comes_while_the_program_trains(launcher):
