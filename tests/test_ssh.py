@@ -289,6 +289,11 @@ def test_an_alias_of_the_users_configuration(tmp_path):
     assert engine.address("no-such-ssh", Host("me@h0")) == "h0"
 
 
+def test_an_ipv6_address_has_brackets_once():
+    hosts = [Host("h0", "[fd00::1]"), Host("h1", "fd00::2"), Host("h2", "h2.net")]
+    assert engine.addresses("ssh", hosts) == ["[fd00::1]", "[fd00::2]", "h2.net"]
+
+
 def test_two_names_of_one_machine():
     hosts = [Host("h0"), Host("me@h0")]
     with pytest.raises(engine.EngineError, match="h0 and me@h0 have the same address"):

@@ -22,6 +22,7 @@ from launch.engines.hosts import Host
 from launch.engines.layout import record_of
 from launch.engines.record import Record
 from launch.job import Job
+from tf_config.address import bracketed
 
 __all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
 
@@ -83,7 +84,7 @@ def addresses(ssh: str, hosts: Sequence[Host]) -> list[str]:
                 f"{first.name} and {host.name} have the same address, {name}: name each "
                 "host once; it can run several tasks"
             )
-    return [f"[{each}]" if ":" in each.strip("[]") else each for each in found]
+    return [bracketed(each) for each in found]
 
 
 def render(job: Job) -> str:
