@@ -11,6 +11,7 @@ from launch.engines.ray_reservation import Reservation
 from launch.network import ports
 from launch.secure import mode
 from tf_config import Cluster, Task, TFConfig, contract, proxies
+from tf_config.address import bracketed
 
 _CANDIDATES = 20
 _OPEN = (
@@ -238,7 +239,7 @@ class Executor:
         if missing := [place["address"] for place in found if place["port"] is None]:
             raise EngineError(f"{missing[0]} has no free port for a worker")
         cluster = Cluster.from_dict(
-            {"worker": [_join(place["address"], place["port"]) for place in found]}
+            {"worker": [f"{bracketed(p['address'])}:{p['port']}" for p in found]}
         )
         ray.get(
             [
@@ -315,7 +316,3 @@ def _result(rank: int, address: str, asked: Any) -> Any:
     except Exception:
         cause = None  # Its class is not here.
     raise WorkerError(rank, f"{name} failed:\n\n{stack}") from cause
-
-
-def _join(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

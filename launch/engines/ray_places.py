@@ -9,6 +9,7 @@ from launch.engines.layout import Layout
 from launch.job import Job
 from launch.plan import task_name
 from tf_config import Task
+from tf_config.address import bracketed
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def layout(tasks: Sequence[Task], places: Places) -> Layout:
     ]
     return Layout(
         [Host(name) for name in names],
-        [f"[{each}]" if ":" in each else each for each in addresses],
+        [bracketed(each) for each in addresses],
         {task: index[places[task_name(task)].node] for task in tasks},
     )
 
