@@ -197,6 +197,11 @@ def task_name(task: Task) -> str:
     return task.job if task.job in ("chief", "evaluator") else str(task)
 
 
+def log_name(task: str) -> str:
+    """Returns the name of the log file of a task with a short name: `ps-0.log`."""
+    return f"{task.replace(':', '-')}.log"
+
+
 def resolve_kind(cluster: Cluster, kind: str = AUTO) -> str:
     """Returns the kind of program the cluster runs: `coordinator` or `every_task`.
 

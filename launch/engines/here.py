@@ -156,6 +156,13 @@ def logs(record: Record, task: str) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in log)
 
 
+def wait_for_end(record: Record, timeout: float) -> None:
+    """Waits until no process of a job is alive here, or for some seconds."""
+    deadline = time.monotonic() + timeout
+    while record.is_alive and time.monotonic() < deadline:
+        time.sleep(_MOMENT)
+
+
 def cancel(record: Record) -> None:
     """Ends a job as Ctrl-C would, and with SIGKILL if that does not end it in time."""
     for signum, timeout in (
@@ -165,9 +172,7 @@ def cancel(record: Record) -> None:
         if not record.is_alive:
             return
         record.signal(signum)
-        deadline = time.monotonic() + timeout
-        while record.is_alive and time.monotonic() < deadline:
-            time.sleep(_MOMENT)
+        wait_for_end(record, timeout)
     if record.is_alive:
         raise EngineError(
             f"job {record.name} does not end: look at process {record.pid} and its children"

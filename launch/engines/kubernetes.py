@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -23,8 +22,7 @@ from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from tf_config.contract import EXIT_USAGE
 
-_MOMENT = 0.1  # seconds
-_TEARDOWN_TIMEOUT = 60.0
+_TEARDOWN_TIMEOUT = 60.0  # seconds
 
 
 def render(job: KubernetesJob) -> str:
@@ -145,9 +143,7 @@ def cancel(record: Record) -> None:
     """Deletes a job, its launcher first, so that the chief can still reach the ps."""
     client = client_of(record)
     was_there = remove(client, record.name, record.grace_period)
-    deadline = time.monotonic() + _TEARDOWN_TIMEOUT
-    while record.is_alive and time.monotonic() < deadline:
-        time.sleep(_MOMENT)
+    here.wait_for_end(record, _TEARDOWN_TIMEOUT)
     if was_there and not record.end:
         record.write_end(CANCELLED)
 
