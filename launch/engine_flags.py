@@ -23,10 +23,7 @@ LAST_PORT = 65_535
 def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
     """Defines the flags of every engine, with those of a whole cluster.
 
-    Args:
-        values: Where they are defined.
-        connect_timeout: The default of the flag, in seconds.
-        whom: Who has to be there by then, such as `every host must answer`.
+    `whom` says who has to be there within `connect_timeout`: `every host must answer`.
     """
     flags.DEFINE_string(
         "name",
@@ -76,12 +73,7 @@ def define_first_port(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
-    """Checks the values that no parser can reject by itself.
-
-    Args:
-        values: The values of the flags.
-        not_empty: The flags whose value, if there is one, is a text.
-    """
+    """Checks the values that no parser can reject by itself, some of which are texts."""
     cluster_flags.check(values)
     cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
     for name in not_empty:

@@ -26,14 +26,11 @@ def imports_any(program: Program, modules: Collection[str]) -> bool:
 
 
 def kind_of_script(program: Program, asked: str = AUTO) -> str:
-    """Returns the kind that was asked for, or else the kind that the script shows.
+    """Returns the kind that was asked for, or else the kind that the script shows, or `auto`.
 
     Every task runs an Estimator program, even with parameter servers. It is recognized
     by an import of `tfdist.estimator` in the script, or in a module next to it that it
-    imports. The script is parsed, not run.
-
-    Returns:
-        The kind; `auto` if neither shows it. Then the cluster decides.
+    imports. The script is parsed, not run. With `auto`, the cluster decides.
     """
     if asked == AUTO and imports_any(program, [ESTIMATOR_MODULE]):
         return EVERY_TASK

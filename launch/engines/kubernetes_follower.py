@@ -135,11 +135,7 @@ def selector(name: str) -> str:
 
 
 def remove(client: KubernetesClient, name: str, grace_period: float) -> bool:
-    """Deletes every object of a job, and waits until they are gone.
-
-    Returns:
-        Whether there were any.
-    """
+    """Deletes every object of a job, and waits; returns whether there was any."""
     found = selector(name)
     deadline = time.monotonic() + 2 * grace_period + _TEARDOWN_TIMEOUT
     was_there = False

@@ -86,12 +86,9 @@ class Pods:
     def render(
         self, role: str, *, index: int | None = None, hostname: str = ""
     ) -> dict[str, Any]:
-        """Returns the template of the pods of a role.
+        """Returns the template of the pods of a role: `LAUNCHER`, or a job of the cluster.
 
-        Args:
-            role: `LAUNCHER`, or a job of the cluster.
-            index: The index of the task; None for the launcher.
-            hostname: The pod's name in the network; '' for the launcher, which nobody calls.
+        The launcher has no index, and no name in the network: nobody calls it.
         """
         spec: dict[str, Any] = {
             "restartPolicy": "Never",

@@ -54,10 +54,7 @@ def shortage(
 ) -> str:
     """Returns what a job lacks to start, in words; '' if it can.
 
-    Args:
-        tasks: Its tasks, and the launcher.
-        started: Those of them that run.
-        min_workers: How many workers are enough; None if it needs all tasks.
+    `tasks` has the launcher, too; without `min_workers`, the job needs all.
 
     >>> shortage(["ps:0", "worker:0", "worker:1"], ["ps:0", "worker:1"], 1)
     ''

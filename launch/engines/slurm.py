@@ -88,15 +88,7 @@ def run_in_allocation(
     """Runs a job on the nodes of this process, of which the first is this one.
 
     The job goes back into Slurm's queue if Slurm takes the nodes before its program has
-    succeeded.
-
-    Args:
-        job_id: The allocation's job.
-        first: The node that hears Slurm's warnings.
-        prepare: Looks at the nodes, and returns the job and what is known about it.
-
-    Raises:
-        EngineError: If `prepare` does, and not because Slurm takes the nodes.
+    succeeded. `prepare` looks at the nodes; its `EngineError` is raised unless that is why.
     """
     warnings = Warnings()
     failure: BaseException | None = None

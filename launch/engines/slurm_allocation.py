@@ -46,8 +46,7 @@ class Node:
     def connect(self, gpus: range | None = None) -> tuple[str, ...]:
         """Returns the command that runs a line of shell on it, its last argument.
 
-        Args:
-            gpus: Which of the GPUs that Slurm shows there the line sees; None for all.
+        The line sees some of the GPUs that Slurm shows there, or all.
         """
         line = _DEAF
         if gpus is not None:

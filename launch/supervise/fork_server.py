@@ -76,14 +76,8 @@ class ForkServer:
     ) -> ForkAnswer:
         """Forks a task in its own session; it dies with this process.
 
-        Args:
-            argv: Its command.
-            env: Its environment.
-            fds: Its files: the number in the task, then the one in this process.
-
-        Returns:
-            The task's process id, or why this one cannot be forked. A fork server that
-            does not answer is killed, and the task that it may have forked never begins.
+        `fds` has the task's files: the number there, then the one in this process. A fork
+        server that does not answer is killed, and a task that it has forked never begins.
         """
         request = ForkRequest(tuple(argv), env, os.getcwd(), tuple(fds))
         permit, grant = os.pipe()

@@ -66,25 +66,12 @@ def spawn(
     stdin: int | None = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> int:
-    """Starts a task in its own session; it dies with this process.
+    """Starts a task in its own session, and returns its process id; it dies with this process.
 
     The session keeps the terminal's Ctrl-C from reaching the task directly: the
     supervisor decides which tasks end, and in which order. Call it from the main
-    thread, and reap with `reap`.
-
-    Args:
-        argv: Its command.
-        env: Its environment.
-        output: The file of its standard output.
-        errors: The file of its standard error; None for that of its output.
-        stdin: The file of its standard input; None for this process's own.
-        pass_fds: Other files that it gets, under the same numbers.
-
-    Returns:
-        The process id of the task.
-
-    Raises:
-        OSError: If the program cannot be started.
+    thread, and reap with `reap`. By default errors go where the output goes; a `stdin`
+    of None is this process's own.
     """
     process = subprocess.Popen(
         argv,
@@ -118,16 +105,10 @@ def reap() -> list[Exit]:
 def kill_descendants(
     timeout: float, spare: Sequence[int] = ()
 ) -> tuple[list[Exit], list[str]]:
-    """Kills all descendants, retrying for up to `timeout` seconds.
+    """Kills all descendants but some, retrying for up to `timeout` seconds.
 
-    Call `adopt_orphans` first.
-
-    Args:
-        timeout: Seconds to try.
-        spare: Processes to leave alone, which have no children.
-
-    Returns:
-        The exits of those that ended, and descriptions of those that are still alive.
+    Call `adopt_orphans` first. Those to `spare` must have no children. Returns the exits of
+    those that ended, and descriptions of those that are still alive.
     """
     exits: list[Exit] = []
     deadline = time.monotonic() + timeout

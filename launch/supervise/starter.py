@@ -109,17 +109,9 @@ class Starter:
     ) -> Started:
         """Starts a task in its own session; it dies with this process.
 
-        Args:
-            plan: The task.
-            env: Its environment: on this machine the whole of it, on another host what
-                is added there. It names `reports` if the task may report.
-            output: The file of its standard output and error.
-            reports: The file of its reports.
-            inherit_stdin: Whether it reads this process's standard input. On another
-                host, it reads nothing.
-
-        Raises:
-            OSError: If it cannot be started.
+        `env` is its whole environment on this machine, and what is added on another host. It
+        names `reports`, the file of its reports, if the task may report. On another host, it
+        reads no standard input.
         """
         if plan.remote:
             python, *_ = plan.argv
