@@ -179,7 +179,7 @@ def _with_gpus(job: Job, nodes: Sequence[Node], layout: Layout, gpus: int) -> Jo
     for plan in job.plans:
         if plan.task.job == "worker" and plan.remote:
             host = layout.where[plan.task]
-            mine = slurm_allocation.visible_gpus(seen[host], gpus)
+            mine = range(seen[host] * gpus, (seen[host] + 1) * gpus)
             seen[host] += 1
             remote = replace(plan.remote, connect=nodes[host].connect(mine))
             plan = replace(plan, remote=remote)

@@ -13,10 +13,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import NamedTuple
 
-from launch.engines import background, tail
+from launch.engines import background
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.record import Record
-from launch.engines.tail import Tail
 from launch.job import Job
 from launch.loopback import make_log_dir
 from launch.supervise import policy
@@ -118,6 +117,33 @@ def _leave_on_signals(tell: Tell) -> None:
         signal.signal(signum, leave)
 
 
+class Tail:
+    """The lines of a file as it grows; none as long as there is no file."""
+
+    def __init__(self, path: str, prefix: str = "") -> None:
+        self._path = path
+        self._prefix = prefix
+        self._position = 0
+        self._rest = ""
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines that are complete by now."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(self._path, errors="replace") as log,
+        ):
+            log.seek(self._position)
+            *lines, self._rest = (self._rest + log.read()).split("\n")
+            self._position = log.tell()
+            yield from (f"{self._prefix}{line}" for line in lines)
+
+    def rest(self) -> Iterator[str]:
+        """Yields the last line if nothing has ended it."""
+        if self._rest:
+            yield f"{self._prefix}{self._rest}"
+            self._rest = ""
+
+
 def status(record: Record) -> Status:
     """Returns how a job stands."""
     if record.is_alive:
@@ -130,10 +156,13 @@ def status(record: Record) -> Status:
 
 def follow(record: Record) -> Iterator[str]:
     """Yields what the launcher shows; if that is on a terminal, what the tasks write."""
-    if record.output:
-        tails = [Tail(record.output)]
-    else:
-        tails = tail.of_tasks({name: log for name, (*_, log) in record.tasks.items()})
+    tails = [Tail(record.output)]
+    if not record.output:
+        width = max(map(len, record.tasks), default=0) + 2
+        tails = [
+            Tail(log, f"[{name}]".ljust(width) + " ")
+            for name, (*_, log) in record.tasks.items()
+        ]
     while True:
         is_alive = record.is_alive
         for each in tails:

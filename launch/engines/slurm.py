@@ -19,11 +19,11 @@ from types import FrameType
 from launch import foreground
 from launch.engines import background, engine, here, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
+from launch.engines.here import Tail
 from launch.engines.record import Record, RecordError, load
 from launch.engines.slurm_allocation import Node, Warnings
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch
-from launch.engines.tail import Tail
 from launch.job import Job
 from launch.loopback import make_log_dir
 

@@ -143,12 +143,3 @@ class Warnings:
         if not self.came:
             self.came = True
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def visible_gpus(index: int, gpus_per_worker: int) -> range:
-    """Returns the GPUs of the worker with an index among those of its node.
-
-    >>> visible_gpus(1, 2)
-    range(2, 4)
-    """
-    return range(index * gpus_per_worker, (index + 1) * gpus_per_worker)
