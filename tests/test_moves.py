@@ -57,7 +57,7 @@ def test_moves_are_bounded(most):
     assert "too many moves (--max_restarts)" in words
 
 
-def test_a_signal_between_two_runs_ends_the_job():
+def test_a_signal_between_two_runs_ends_the_job(capsys):
     def once(log_dir):
         signal.raise_signal(signal.SIGTERM)
 
@@ -67,3 +67,4 @@ def test_a_signal_between_two_runs_ends_the_job():
         here.run_and_move(job, record, once, print)
     assert record.end == {"code": end.value.code}
     assert end.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().out == "SIGTERM: ending the job; no task of it runs\n"

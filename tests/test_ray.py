@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -452,9 +451,21 @@ def run_job(monkeypatch, tmp_path, *, moves, codes, max_restarts=3, interrupt=Fa
     return code, [Path(each).name for each in seen]
 
 
-def test_a_job_whose_tasks_move_starts_again(monkeypatch, tmp_path):
-    found = run_job(monkeypatch, tmp_path, moves=2, codes=[143, 143, 0])
-    assert found == (0, ["logs", "move-1", "move-2"])
+@pytest.mark.parametrize(
+    ("moves", "codes", "interrupt", "expected"),
+    [
+        (2, [143, 143, 0], False, (0, ["logs", "move-1", "move-2"])),
+        # It has succeeded, or the user has ended it.
+        (1, [0], False, (0, ["logs"])),
+        (1, [143], True, (143, ["logs"])),
+        (9, [143], False, (255, ["logs", "move-1", "move-2", "move-3"])),
+    ],
+)
+def test_a_job_whose_tasks_move_starts_again(
+    monkeypatch, tmp_path, moves, codes, interrupt, expected
+):
+    options = {"moves": moves, "codes": codes, "interrupt": interrupt}
+    assert run_job(monkeypatch, tmp_path, **options) == expected
 
 
 def test_more_workers_are_no_fault(monkeypatch, tmp_path, capsys):
@@ -501,41 +512,11 @@ def test_what_a_job_needs_and_what_may_come_later():
     assert (all_of_them.later, all_of_them.may_grow) == ((), False)
 
 
-def test_a_job_whose_tasks_keep_moving_ends(monkeypatch, tmp_path, capsys):
-    found = run_job(monkeypatch, tmp_path, moves=9, codes=[143], max_restarts=2)
-    assert found == (255, ["logs", "move-1", "move-2"])
-    assert "too many moves (--max_restarts)" in capsys.readouterr().err
-
-
 def test_a_job_that_finds_no_place_any_more(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(FakeDriver, "places_left", 1)
     found = run_job(monkeypatch, tmp_path, moves=1, codes=[143, 0])
     assert found == (255, ["logs"])
     assert "cannot go on elsewhere: Ray has no room" in capsys.readouterr().err
-
-
-def test_a_job_that_succeeds_while_a_task_moves_has_ended(monkeypatch, tmp_path):
-    assert run_job(monkeypatch, tmp_path, moves=1, codes=[0]) == (0, ["logs"])
-
-
-def test_a_job_that_the_user_ends_while_a_task_moves_has_ended(monkeypatch, tmp_path):
-    found = run_job(monkeypatch, tmp_path, moves=1, codes=[143], interrupt=True)
-    assert found == (143, ["logs"])
-
-
-def test_a_job_that_is_ended_before_it_has_tasks_says_so(monkeypatch, tmp_path, capsys):
-    def interrupted(self):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(FakeDriver, "places", interrupted)
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit, match="130"):
-            run_job(monkeypatch, tmp_path, moves=0, codes=[0])
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    assert "launch.ray: SIGINT: ending the job; no task" in capsys.readouterr().err
 
 
 def test_a_job_that_waits_for_ray(tmp_path):

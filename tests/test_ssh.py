@@ -294,12 +294,13 @@ def test_an_ipv6_address_has_brackets_once():
     assert engine.addresses("ssh", hosts) == ["[fd00::1]", "[fd00::2]", "h2.net"]
 
 
-def test_two_names_of_one_machine():
-    hosts = [Host("h0"), Host("me@h0")]
-    with pytest.raises(engine.EngineError, match="h0 and me@h0 have the same address"):
-        engine.addresses("no-such-ssh", hosts)
-
-
-def test_a_loopback_address_is_no_address_for_other_hosts():
-    with pytest.raises(engine.EngineError, match="localhost has the address localhost"):
-        engine.addresses("no-such-ssh", [Host("localhost"), Host("h1")])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["h0", "me@h0"], "h0 and me@h0 have the same address"),
+        (["localhost", "h1"], "localhost has the address localhost"),
+    ],
+)
+def test_addresses_at_which_no_other_host_is_reached(names, message):
+    with pytest.raises(engine.EngineError, match=message):
+        engine.addresses("no-such-ssh", [*map(Host, names)])
