@@ -122,7 +122,7 @@ def _layout(name: str, counts: Mapping[str, int]) -> Layout:
 def _surroundings(at: Layout) -> Surroundings:
     """Returns what a task finds in its pod: what this process finds in its own."""
     connect = [
-        connector.command(sys.executable, at.addresses[host], str(task))
+        (sys.executable, "-m", "launch.remote.connector", at.addresses[host], str(task))
         for task, host in at.where.items()
     ]
     return Surroundings(sys.executable, os.getcwd(), {}, connect)
