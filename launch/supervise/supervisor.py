@@ -23,8 +23,7 @@ from launch.plan import EVERY_TASK, TaskPlan
 from launch.remote import host
 from launch.secure import mode
 from launch.supervise import policy, processes, readiness
-from launch.supervise.cluster_use import ClusterUse
-from launch.supervise.cluster_watch import ClusterWatch
+from launch.supervise.cluster_use import ClusterUse, ClusterWatch
 from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.output import Output
@@ -61,7 +60,12 @@ class Supervisor:
         self._restarts = Restarts(
             job, self._tasks, self._loop, self._end_request, console
         )
-        self._watch = ClusterWatch(self._use, job.plans, self._tasks, console)
+        self._watch = ClusterWatch(
+            self._use,
+            job.plans,
+            lambda: {task.pid for task in self._tasks.alive},
+            console,
+        )
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
