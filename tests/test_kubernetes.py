@@ -22,11 +22,10 @@ from launch.engines import (
     kubernetes_pods,
     kubernetes_state,
 )
-from launch.engines.engine import EngineError
+from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
-from launch.engines.kubernetes_state import End
 from launch.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
@@ -445,11 +444,11 @@ def test_how_a_job_ended():
     assert end([], [a_pod(LAUNCHER, {"running": {}})]) is None
     # An eviction leaves no message, and Kubernetes starts another launcher.
     assert end([], [a_pod(LAUNCHER, ended(143))]) is None
-    assert end([], [a_pod(LAUNCHER, ended(0, '{"code": 3}'))]) == End(3)
+    assert end([], [a_pod(LAUNCHER, ended(0, '{"code": 3}'))]) == Status(ENDED, 3)
     failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
     job = {"metadata": {"name": "mine-ps"}, "status": {"conditions": [failed]}}
     assert "given up on mine-ps (BackoffLimitExceeded" in end([job], []).reason
-    assert end([job], [a_pod(LAUNCHER, ended(0, '{"code": 0}'))]) == End(0)
+    assert end([job], [a_pod(LAUNCHER, ended(0, '{"code": 0}'))]) == Status(ENDED, 0)
 
 
 @given(st.text() | st.sampled_from(["[]", "{}", '{"code": null}', '{"code": "x"}']))

@@ -103,7 +103,7 @@ def status(record: Record) -> Status:
     pods = client.find("Pod", selector(record.name))
     jobs = client.find("Job", selector(record.name))
     if found := kubernetes_state.end(jobs, pods):
-        return Status(ENDED, found.code, found.reason)
+        return found
     if not jobs and not pods:
         code = record.end.get("code")
         return Status(ENDED, code, "" if code is not None else "it was deleted")
