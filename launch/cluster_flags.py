@@ -113,11 +113,7 @@ def counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
 
 
 def check(values: flags.FlagValues, workers_may_leave: bool = False) -> None:
-    """Checks the values that no parser can reject by itself.
-
-    Raises:
-        UsageError: If one is out of range, or they do not fit together.
-    """
+    """Checks the values that no parser can reject by itself."""
     for name, *_ in _SECONDS:
         check_seconds(name, values[name].value)
     if values.num_ps and not values.num_workers:
@@ -149,10 +145,6 @@ def check(values: flags.FlagValues, workers_may_leave: bool = False) -> None:
 
 
 def check_seconds(name: str, seconds: Any) -> None:
-    """Checks the value of a flag that is a time.
-
-    Raises:
-        UsageError: If it is not a positive number of seconds.
-    """
+    """Checks the value of a flag that is a time."""
     if not 0 < seconds < math.inf:
         raise UsageError(f"--{name} must be > 0 seconds; received {seconds}")

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from absl import flags
 
-from launch import stray_flags
 from launch.engines.engine import EngineError
 from launch.engines.hosts import HostError
 from launch.engines.record import RecordError
@@ -20,7 +19,7 @@ from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
-from launch.script_source import path_of
+from launch.script_source import path_of, stray_flags
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
 from tf_config.contract import EXIT_USAGE
@@ -101,11 +100,6 @@ def parse(
     Returns:
         The values of the launcher's flags, and the program. A flag of the script that
         seems to be meant for the launcher is warned of.
-
-    Raises:
-        UsageError: If a flag is unknown or has a bad value, or no script follows, or its
-            syntax is wrong.
-        SystemExit: After printing the help, if it was requested.
     """
     values, rest = parse_flags(argv, values, usage)
     if not rest:
@@ -115,7 +109,7 @@ def parse(
         )
     program = Program(rest[0], tuple(rest[1:]), values.module)
     _check_syntax(program)
-    if stray := stray_flags.warning(program, set(values)):
+    if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     return values, program
 
@@ -146,11 +140,7 @@ def parse_flags(
 
 
 def check_script(program: Program) -> None:
-    """Checks that the script can be run.
-
-    Raises:
-        ScriptError: If it does not exist, or is not a readable file.
-    """
+    """Checks that the script can be run."""
     script = program.script
     if program.is_module:
         if path_of(program) is None:
@@ -196,11 +186,7 @@ def _check_syntax(program: Program) -> None:
 
 
 def check_checkpoint_dir(directory: str | None) -> None:
-    """Checks that checkpoints can be written to a directory, if one is given.
-
-    Raises:
-        UsageError: If the directory cannot be written or created.
-    """
+    """Checks that checkpoints can be written to a directory, if one is given."""
     if directory is None:
         return
     if not directory.strip():
@@ -216,11 +202,7 @@ def check_checkpoint_dir(directory: str | None) -> None:
 
 
 def check_output(path: str | None, flag: str) -> None:
-    """Checks that a file can be written, if one is given.
-
-    Raises:
-        UsageError: If the file cannot be written.
-    """
+    """Checks that a file can be written, if one is given."""
     if path is None:
         return
     directory = os.path.dirname(os.path.abspath(path))
@@ -234,7 +216,11 @@ def check_output(path: str | None, flag: str) -> None:
 
 
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
-    """Runs a command; turns a user error into one message and exit status 2."""
+    """Runs a command; turns a user error into one message and exit status 2.
+
+    These errors are raised wherever something is found wrong, and all of them end here. So
+    the functions of this package do not list them.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Arguments that are not UTF-8 arrive as surrogates: print them as they were given.
         sys.stdout.reconfigure(errors="surrogateescape")

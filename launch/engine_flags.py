@@ -8,8 +8,11 @@ from absl import flags
 
 from launch import cluster_flags
 from launch.command_line import UsageError
+from launch.engines import record
+from launch.engines.engine import Engine
 from launch.engines.layout import Layout
 from launch.engines.planner import HostPlanner
+from launch.engines.record import Record
 from launch.plan import Program
 from launch.secure import mode
 from tf_config import contract
@@ -20,10 +23,7 @@ LAST_PORT = 65_535
 def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
     """Defines the flags of every engine, with those of a whole cluster.
 
-    Args:
-        values: Where they are defined.
-        connect_timeout: The default of the flag, in seconds.
-        whom: Who has to be there by then, such as `every host must answer`.
+    `whom` says who has to be there within `connect_timeout`: `every host must answer`.
     """
     flags.DEFINE_string(
         "name",
@@ -73,15 +73,7 @@ def define_first_port(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
-    """Checks the values that no parser can reject by itself.
-
-    Args:
-        values: The values of the flags.
-        not_empty: The flags whose value, if there is one, is a text.
-
-    Raises:
-        UsageError: If one is out of range, or they do not fit together.
-    """
+    """Checks the values that no parser can reject by itself, some of which are texts."""
     cluster_flags.check(values)
     cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
     for name in not_empty:
@@ -91,11 +83,7 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
 
 
 def env_of(values: flags.FlagValues) -> dict[str, str]:
-    """Returns the variables that --env gives to the tasks.
-
-    Raises:
-        UsageError: If one is malformed, has no value here, or is the launcher's own.
-    """
+    """Returns the variables that --env gives to the tasks."""
     env = {}
     for each in values.env:
         name, has_value, value = each.partition("=")
@@ -133,11 +121,7 @@ def planner(
 
 
 def check_first_port(layout: Layout, planner: HostPlanner) -> None:
-    """Checks that each host has enough ports from the first on.
-
-    Raises:
-        UsageError: If one has not.
-    """
+    """Checks that each host has enough ports from the first on."""
     ports = layout.example_ports(planner.first_port, planner.protection)
     if (last := max(each[-1] for each in ports.values())) > LAST_PORT:
         raise UsageError(
@@ -147,11 +131,7 @@ def check_first_port(layout: Layout, planner: HostPlanner) -> None:
 
 
 def check_work_dir(path: str | None) -> None:
-    """Checks a working directory on other hosts.
-
-    Raises:
-        UsageError: If it is not absolute.
-    """
+    """Checks a working directory on other hosts."""
     if path is not None and not os.path.isabs(path):
         raise UsageError(
             "--work_dir must be an absolute path, that of a directory where the tasks "
@@ -159,14 +139,22 @@ def check_work_dir(path: str | None) -> None:
         )
 
 
-def check_number(tasks: int, most: int) -> None:
-    """Checks how many tasks a job has.
-
-    Raises:
-        UsageError: If there are more than `most`.
-    """
-    if tasks > most:
+def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:
+    """Returns how many tasks there are of each job."""
+    found = cluster_flags.counts(values, kind)
+    if (tasks := sum(found.values())) > most:
         raise UsageError(
             f"{tasks} tasks are more than the {most} that a job may have: lower --num_ps "
             "or --num_workers"
         )
+    return found
+
+
+def start(values: flags.FlagValues, engine: Engine[Any], job: Any, kept: Record) -> int:
+    """Starts a job, and returns its exit status, or 0 as soon as it runs detached."""
+    record.tidy()
+    if values.detach:
+        engine.detach(job, kept)
+        print(kept.name)
+        return 0
+    return engine.run(job, kept)

@@ -31,9 +31,6 @@ def run(
         on_start: Called with the supervisor as soon as it runs.
         on_signal: Called with each signal that is forwarded.
         on_event: Called at the end with each event of the supervisor.
-
-    Raises:
-        LogDirError: If the log directory cannot be written.
     """
     handle: Handle | None = None
 

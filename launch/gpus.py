@@ -18,9 +18,7 @@ def available(
 ) -> tuple[str, ...]:
     """Returns the usable GPUs, by their names in `CUDA_VISIBLE_DEVICES`.
 
-    Args:
-        environ: If it sets CUDA_VISIBLE_DEVICES, that list is returned.
-        driver: The directory in which NVIDIA's driver lists the GPUs.
+    If the environment does not set that, they are those that NVIDIA's driver lists.
     """
     visible = environ.get(VISIBLE)
     if visible is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from launch import forking
 from launch.network import reach
-from launch.plan import COORDINATOR, PlanError, TaskPlan
+from launch.plan import COORDINATOR, PlanError, TaskPlan, log_name
 from launch.secure import mode
 from launch.secure.tunnel import Tunnel
 from tf_config import Task
@@ -108,7 +108,7 @@ class Job:
 
     def log_path(self, plan: TaskPlan) -> str:
         """Returns the path of a task's log file."""
-        return os.path.join(self.log_dir, plan.name.replace(":", "-") + ".log")
+        return os.path.join(self.log_dir, log_name(plan.name))
 
     @property
     def closed_ports(self) -> list[int]:

@@ -21,13 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import (
-    cluster_flags,
-    command_line,
-    engine_flags,
-    foreground,
-    kubernetes_flags,
-)
+from launch import command_line, engine_flags, foreground, kubernetes_flags
 from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
 from launch.engines.hosts import Host
@@ -77,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     kubernetes_flags.check(values)
     kind = kind_of_script(program, values.program)
-    counts = _counts(values, kind)
+    counts = engine_flags.counts(values, kind, _MOST_TASKS)
     planner = engine_flags.planner(values, program, kind, first_port=PORT)
     has_policy = values.pod_failure_policy
     if name := os.environ.get(JOB_VARIABLE):
@@ -100,13 +94,8 @@ def main(argv: Sequence[str]) -> int:
         has_policy = client.version() >= objects.OLDEST_WITH_POLICY
     job = _job(values, program, name, counts, has_policy)
     kubernetes.render(job)
-    record.tidy()
     kept = _record(values, example, name, client.namespace)
-    if values.detach:
-        kubernetes.detach(job, kept)
-        print(name)
-        return 0
-    return kubernetes.run(job, kept)
+    return engine_flags.start(values, kubernetes, job, kept)
 
 
 def _example(
@@ -133,7 +122,7 @@ def _layout(name: str, counts: Mapping[str, int]) -> Layout:
 def _surroundings(at: Layout) -> Surroundings:
     """Returns what a task finds in its pod: what this process finds in its own."""
     connect = [
-        connector.command(sys.executable, at.addresses[host], str(task))
+        (sys.executable, "-m", "launch.remote.connector", at.addresses[host], str(task))
         for task, host in at.where.items()
     ]
     return Surroundings(sys.executable, os.getcwd(), {}, connect)
@@ -207,7 +196,6 @@ def _job(
         work_dir=values.work_dir or "",
         env=engine_flags.env_of(values),
         resources=kubernetes_flags.resources(values, counts),
-        anti_affinity=values.anti_affinity,
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),
     )
@@ -221,12 +209,6 @@ def _job(
         connect_timeout=values.connect_timeout,
         min_workers=values.min_workers,
     )
-
-
-def _counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
-    counts = cluster_flags.counts(values, kind)
-    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return counts
 
 
 if __name__ == "__main__":

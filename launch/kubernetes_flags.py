@@ -19,7 +19,6 @@ from launch.engines.kubernetes_pods import (
 )
 from launch.secure import mode
 
-_ANTI_AFFINITY = ("required", "preferred", "off")
 _ROLES = ("ps", "worker", "chief")
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
@@ -44,11 +43,7 @@ _TEXTS = (
 
 
 def check(values: flags.FlagValues) -> None:
-    """Checks the values that no parser can reject by itself.
-
-    Raises:
-        UsageError: If one is wrong, or they do not fit together.
-    """
+    """Checks the values that no parser can reject by itself."""
     engine_flags.check(values, ["checkpoint_dir", "log_dir", "python"])
     if values.image is None:
         raise UsageError(
@@ -78,11 +73,7 @@ def check(values: flags.FlagValues) -> None:
 
 
 def labels(words: Sequence[str]) -> dict[str, str]:
-    """Returns labels of nodes.
-
-    Raises:
-        UsageError: If one is malformed.
-    """
+    """Returns labels of nodes."""
     found = {}
     for each in words:
         label, has_value, value = each.partition("=")
@@ -121,12 +112,7 @@ def protection(values: flags.FlagValues) -> str:
 
 
 def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
-    """Returns the user's part of every pod.
-
-    Raises:
-        UsageError: If the file cannot be read.
-        EngineError: If it sets what the launcher decides.
-    """
+    """Returns the user's part of every pod."""
     if values.pod_spec is None:
         return {}
     try:
@@ -159,13 +145,6 @@ def define() -> flags.FlagValues:
         )
     flags.DEFINE_integer(
         "gpus_per_worker", 0, "GPUs of each worker.", lower_bound=0, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "anti_affinity",
-        "preferred",
-        _ANTI_AFFINITY,
-        "Whether ps must be on different nodes (required), or rather so (preferred).",
-        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "ps_node_selector",

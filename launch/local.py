@@ -17,7 +17,7 @@ from launch import cluster_flags, command_line, foreground, forking
 from launch.job import Job
 from launch.loopback import local_cluster, make_job, run, servers
 from launch.network import reach
-from launch.plan import Program, TaskPlan
+from launch.plan import Program
 from launch.script_source import kind_of_script
 from tf_config import Cluster
 
@@ -118,11 +118,7 @@ def define_flags() -> flags.FlagValues:
 
 def describe(job: Job) -> str:
     """Returns each task as a line to paste into a shell, below its name."""
-    return "\n".join(map(_describe, job.plans))
-
-
-def _describe(task_plan: TaskPlan) -> str:
-    return f"# {task_plan.name} on {task_plan.address}\n{task_plan.shell_line()}"
+    return "\n".join(line for plan in job.plans for line in plan.lines)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,11 @@ class TaskPlan:
             " ".join(["env", *settings, shlex.join(self.argv)])
         )
 
+    @property
+    def lines(self) -> list[str]:
+        """The task as a person reads it: its name and address, then its `shell_line`."""
+        return [f"# {self.name} on {self.address}", self.shell_line()]
+
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as a JSON object; `from_dict` reads it back."""
         return {
@@ -190,6 +195,11 @@ def tasks_of(counts: Mapping[str, int]) -> list[Task]:
 def task_name(task: Task) -> str:
     """Returns a task's short name: `ps:0`, but `chief`, since there is only one."""
     return task.job if task.job in ("chief", "evaluator") else str(task)
+
+
+def log_name(task: str) -> str:
+    """Returns the name of the log file of a task with a short name: `ps-0.log`."""
+    return f"{task.replace(':', '-')}.log"
 
 
 def resolve_kind(cluster: Cluster, kind: str = AUTO) -> str:

@@ -11,7 +11,6 @@ In Python, `launch.ray.Executor` runs functions on workers, as Horovod's RayExec
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,10 +19,10 @@ from absl import flags
 from launch import cluster_flags, command_line, engine_flags
 from launch.engines import ray as engine
 from launch.engines import ray_handle, ray_places, ray_request, record
+from launch.engines.engine import tell
 from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
-from launch.engines.ray_executor import Executor
-from launch.engines.ray_outcome import WorkerError, WorkerLostError
+from launch.engines.ray_executor import Executor, WorkerError, WorkerLostError
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request
 from launch.engines.record import Record
@@ -57,7 +56,6 @@ def main(argv: Sequence[str]) -> int:
     if values.work_dir is None:
         command_line.check_script(program)
     ray_handle.check_installed()
-    record.tidy()
     kept = Record(
         name=name,
         engine="ray",
@@ -66,15 +64,11 @@ def main(argv: Sequence[str]) -> int:
         tasks={},
         grace_period=values.grace_period,
     )
-    if values.detach:
-        engine.detach(job, kept)
-        print(name)
-        return 0
-    return engine.run(job, kept)
+    return engine_flags.start(values, engine, job, kept)
 
 
 def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> RayJob:
-    tasks = _tasks(values, kind)
+    tasks = tasks_of(engine_flags.counts(values, kind, _MOST_TASKS))
     log_dir = values.log_dir or os.path.join("logs", name)
     env = engine_flags.env_of(values)
     planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
@@ -92,7 +86,7 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     def plan_on(places: Places) -> Job:
         present = [task for task in tasks if task_name(task) in places]
         if len(present) < len(tasks):
-            _tell(_few(values, tasks, present))
+            tell("ray", _few(values, tasks, present))
         layout = ray_places.layout(present, places)
         job = planner.on_hosts(layout, surroundings(present, places))
         return ray_places.with_actors(job, places)
@@ -102,12 +96,6 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     engine_flags.check_first_port(layout, planner)
     example = planner.example(layout, surroundings(tasks, places))
     return RayJob(_request(values, tasks, log_dir), example, plan_on)
-
-
-def _tasks(values: flags.FlagValues, kind: str) -> list[Task]:
-    counts = cluster_flags.counts(values, kind)
-    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return tasks_of(counts)
 
 
 def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> Request:
@@ -201,10 +189,6 @@ def _define_flags() -> flags.FlagValues:
     engine_flags.define(values, 60.0, "every node must answer")
     engine_flags.define_first_port(values)
     return values
-
-
-def _tell(text: str) -> None:
-    print(f"launch.ray: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""What the source of a program imports, and what kind of program that makes it.
+"""What the source of a program imports and mentions, and what kind of program it is.
 
 The source is parsed, not run.
 """
 
 import ast
 import importlib.util
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
 from launch.plan import AUTO, EVERY_TASK, Program
 from tf_config.contract import ESTIMATOR_MODULE
+
+# absl defines these in every script that uses it.
+_OF_ANY_SCRIPT = {"help", "log_dir"}
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
@@ -23,18 +26,55 @@ def imports_any(program: Program, modules: Collection[str]) -> bool:
 
 
 def kind_of_script(program: Program, asked: str = AUTO) -> str:
-    """Returns the kind that was asked for, or else the kind that the script shows.
+    """Returns the kind that was asked for, or else the kind that the script shows, or `auto`.
 
     Every task runs an Estimator program, even with parameter servers. It is recognized
     by an import of `tfdist.estimator` in the script, or in a module next to it that it
-    imports. The script is parsed, not run.
-
-    Returns:
-        The kind; `auto` if neither shows it. Then the cluster decides.
+    imports. The script is parsed, not run. With `auto`, the cluster decides.
     """
     if asked == AUTO and imports_any(program, [ESTIMATOR_MODULE]):
         return EVERY_TASK
     return asked
+
+
+def stray_flags(program: Program, known: Container[str]) -> str:
+    """Returns what to tell the user of flags of the launcher after the script, or ''.
+
+    A script that ignores flags it does not know would train on the launcher's default
+    cluster, and nobody would notice. A flag seems to be misplaced if the launcher has one of its name, and neither the
+    script nor a module next to it mentions that name.
+    """
+    given = list(program.flags)
+    if "--" in given:
+        given = given[: given.index("--")]
+    names = {flag: _name(flag) for flag in given}
+    same = {
+        flag
+        for flag, name in names.items()
+        if name in known and name not in _OF_ANY_SCRIPT
+    }
+    sources = [ast.dump(tree) for tree in trees(program)] if same else []
+    stray = [
+        flag
+        for flag in given
+        if flag in same and not any(_mentions(text, names[flag]) for text in sources)
+    ]
+    if not sources or not stray:
+        return ""
+    return (
+        f"WARNING: {' '.join(stray)} after {program.script} belongs to the script, which "
+        "does not mention it. If it is meant for the launcher, put it before the script"
+    )
+
+
+def _name(flag: str) -> str:
+    """The name of a flag such as --num-ps=2, or '' of another argument."""
+    is_flag = flag.startswith("--")
+    return flag[2:].partition("=")[0].replace("-", "_") if is_flag else ""
+
+
+def _mentions(source: str, name: str) -> bool:
+    return name in source or name.replace("_", "-") in source
 
 
 def path_of(program: Program) -> Path | None:

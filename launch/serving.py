@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 
 from launch.plan import TaskPlan
-from launch.supervise import processes
+from launch.remote import host
 from launch.supervise.policy import exit_status
 from tf_config import split_address
 
@@ -56,23 +56,13 @@ def run(
 ) -> int:
     """Runs a server until it ends, or until its chief has come and gone.
 
-    Args:
-        plan: The server.
-        environ: Its environment.
-        chief: The chief's `host:port`, on which it listens while its program runs.
-        patience: Seconds that the chief may be away.
-        notice: Tells the user why the server ends.
-
-    Returns:
-        The exit status: 0 if the chief has gone.
-
-    Raises:
-        OSError: If the server cannot be started.
+    The chief listens on its `host:port` while its program runs, and may be away for
+    `patience` seconds. Returns the server's exit status, or 0 if the chief has gone.
     """
     server = subprocess.Popen(
         plan.argv,
         env=dict(environ),
-        preexec_fn=partial(processes.die_with_parent, os.getpid()),
+        preexec_fn=partial(host.die_with_parent, os.getpid()),
     )
 
     def forward(signum: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags
+from launch import command_line, engine_flags
 from launch.command_line import UsageError
 from launch.engines import record, slurm, slurm_allocation, slurm_script
 from launch.engines.hosts import Host
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     _check(values)
     kind = kind_of_script(program, values.program)
-    counts = _counts(values, kind)
+    counts = engine_flags.counts(values, kind, _MOST_TASKS)
     if os.environ.get(JOB_ID) and not values.dry_run:
         return _run_here(values, program, kind, counts)
     name = record.name_of(values.name, program.script)
@@ -65,7 +65,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     command_line.check_script(program)
     slurm.render(batch)
-    record.tidy()
     kept = Record(
         name=name,
         engine="slurm",
@@ -75,11 +74,7 @@ def main(argv: Sequence[str]) -> int:
         grace_period=values.grace_period,
         output=batch.output,
     )
-    if values.detach:
-        slurm.detach(batch, kept)
-        print(name)
-        return 0
-    return slurm.run(batch, kept)
+    return engine_flags.start(values, slurm, batch, kept)
 
 
 def _batch(
@@ -145,11 +140,9 @@ def _run_here(
     )
     planner.example(layout, there)  # A program that does not fit is refused at once.
     if not is_batch:
-        print(
-            f"launch.slurm: using the nodes of job {job_id} as they are; launch.jobs does "
-            "not know this job: the end of this command, or scancel, ends it",
-            file=sys.stderr,
-            flush=True,
+        slurm.tell(
+            f"using the nodes of job {job_id} as they are; launch.jobs does not know this "
+            "job: the end of this command, or scancel, ends it"
         )
 
     def prepare() -> tuple[Job, Record]:
@@ -186,18 +179,12 @@ def _with_gpus(job: Job, nodes: Sequence[Node], layout: Layout, gpus: int) -> Jo
     for plan in job.plans:
         if plan.task.job == "worker" and plan.remote:
             host = layout.where[plan.task]
-            mine = slurm_allocation.visible_gpus(seen[host], gpus)
+            mine = range(seen[host] * gpus, (seen[host] + 1) * gpus)
             seen[host] += 1
             remote = replace(plan.remote, connect=nodes[host].connect(mine))
             plan = replace(plan, remote=remote)
         plans.append(plan)
     return replace(job, plans=tuple(plans))
-
-
-def _counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
-    counts = cluster_flags.counts(values, kind)
-    engine_flags.check_number(sum(counts.values()), _MOST_TASKS)
-    return counts
 
 
 def _check(values: flags.FlagValues) -> None:

@@ -100,9 +100,6 @@ def schedule(
 
     >>> [size.workers for size in schedule(["2", "1"], ["asynchronous"], 2)]
     [1, 2, 2, 1]
-
-    Raises:
-        UsageError: If the numbers or the policies are malformed.
     """
     for text in workers:
         if not (text.isdecimal() and int(text)):

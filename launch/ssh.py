@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags
+from launch import command_line, engine_flags
 from launch.command_line import UsageError
 from launch.engines import hosts as host_lists
 from launch.engines import record, ssh
@@ -67,41 +67,21 @@ def main(argv: Sequence[str]) -> int:
         print(text)
         return 0
     job = SshJob(without(()), without)
-    kept = record_of(job.first, name, "ssh")
-    record.tidy()
-    if values.detach:
-        ssh.detach(job, kept)
-        print(name)
-        return 0
-    return ssh.run(job, kept)
+    return engine_flags.start(values, ssh, job, record_of(job.first, name, "ssh"))
 
 
 def _layout(
     values: flags.FlagValues, planner: HostPlanner, hosts: Sequence[Host]
 ) -> Layout:
-    counts = cluster_flags.counts(values, planner.kind)
-    most = _MOST_TASKS * len(hosts)
-    if (total := sum(counts.values())) > most:
-        raise UsageError(
-            f"{total} tasks are too many for {len(hosts)} hosts, which run up to {most}: "
-            "lower --num_ps or --num_workers, or add hosts"
-        )
+    counts = engine_flags.counts(values, planner.kind, _MOST_TASKS * len(hosts))
     layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
     engine_flags.check_first_port(layout, planner)
     return layout
 
 
 def _check(values: flags.FlagValues) -> None:
-    engine_flags.check(values, ["checkpoint_dir"])
-    for name in ("python", "work_dir"):
-        value = getattr(values, name)
-        if not value.strip() or "\0" in value:
-            raise UsageError(f"--{name} must name a path; received {value!r}")
-    if not os.path.isabs(values.work_dir):
-        raise UsageError(
-            f"--work_dir must be an absolute path, since a login begins in a directory "
-            f"of its own; received {values.work_dir!r}"
-        )
+    engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
+    engine_flags.check_work_dir(values.work_dir)
     try:
         words = shlex.split(values.ssh)
     except ValueError as error:

@@ -11,18 +11,21 @@ Train has started this process, and says in its environment which others there a
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from absl import flags
 
 from launch import command_line, gpus, serving
 from launch.command_line import UsageError
+from launch.engines.engine import tell
 from launch.network import reach
 from launch.plan import TaskPlan, plan, without_proxy
 from launch.script_source import kind_of_script
 from tf_config import JOBS, Cluster, ClusterError, Task, TFConfig, engines
+
+_tell = partial(tell, "task")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,14 +43,12 @@ def main(argv: Sequence[str]) -> int:
     else:
         for notice in (reach.exposure(task_plan), _misplaced(task_plan)):
             if notice:
-                print(f"launch.task: {notice}", file=sys.stderr, flush=True)
+                _tell(notice)
         if task_plan.is_server:
-            print(
-                f"launch.task: {task_plan.name} starts to serve on {task_plan.address}, "
-                f"until {'the chief has ended' if chief else 'it is killed'}; training begins "
-                "once every task is running",
-                file=sys.stderr,
-                flush=True,
+            _tell(
+                f"{task_plan.name} starts to serve on {task_plan.address}, until "
+                f"{'the chief has ended' if chief else 'it is killed'}; training begins "
+                "once every task is running"
             )
         environ = {**os.environ, **task_plan.env}
         if chief:
@@ -108,10 +109,6 @@ def _from_flags(values: flags.FlagValues) -> TFConfig:
     task = _task(cluster, values.job_name, values.task_index)
     cluster.address(task)
     return TFConfig(cluster, task)
-
-
-def _tell(text: str) -> None:
-    print(f"launch.task: {text}", file=sys.stderr, flush=True)
 
 
 def _misplaced(task_plan: TaskPlan) -> str:

@@ -22,6 +22,7 @@ import launch
 from . import own_process, parts, record, scheduling, sweeps
 from .deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
 from .fresh import fresh_environment, fresh_keras_state, fresh_placement  # noqa: F401
+from .launch_programs.launcher import Launcher
 from .processes import still_running
 
 # TensorFlow reads it when it is imported. It complains of each remote value that the
@@ -184,6 +185,13 @@ def strategy(request: pytest.FixtureRequest):
             return make()
         policy, arguments = POLICIES[name]
         return make(consistency=getattr(tfdist, policy)(**arguments))
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """`launch.local` with stand-ins, which leaves nothing running."""
+    with Launcher(tmp_path) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,15 @@
 """A cluster of Kubernetes for tests: a real control plane, and nodes that are played."""
 
 import contextlib
-import importlib
 import os
 import sys
 from pathlib import Path
 
-from .kubernetes_control_plane import ROOT, control_plane
+from launch.network.namespaces import network as network_of
+
+from .kubernetes_control_plane import control_plane
 from .kubernetes_kubelet import Kubelet
 
-BENCHMARKS = ROOT / "benchmarks"
 NODES = ("n2", "n9", "n10")
 _NUM_ADDRESSES = 12
 
@@ -71,11 +71,6 @@ class Cluster:
 @contextlib.contextmanager
 def kubernetes_cluster(directory):
     """Starts a cluster, and removes it and whatever still runs on it."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        netns = importlib.import_module("netns")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
     addresses = [f"p{index}" for index in range(_NUM_ADDRESSES)]
     environ = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -87,7 +82,7 @@ def kubernetes_cluster(directory):
     plane_directory.mkdir()
     pods.mkdir()
     with (
-        netns.network(addresses) as network,
+        network_of(addresses) as network,
         control_plane(plane_directory) as plane,
     ):
         kubelet = Kubelet(plane.api, NODES, network, addresses, pods, environ)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from .deadline import DEADLINE
+from .namespaces import needs_root
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "k8s-1.20.2.tar.zst"
@@ -36,10 +37,7 @@ def _has_client():
 needs_kubernetes = [
     pytest.mark.engine,
     pytest.mark.namespaces,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("ip") is None,
-        reason="network namespaces are for root, with iproute2",
-    ),
+    needs_root,
     pytest.mark.skipif(
         not all(map(shutil.which, ("etcd", "kubectl", "openssl", "zstd"))),
         reason="apt-get install etcd-server kubernetes-client openssl zstd",

@@ -1,9 +1,7 @@
 """A real Ray whose nodes are hosts of their own: one network namespace each."""
 
 import contextlib
-import importlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,24 +9,19 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
+
+from launch.network.namespaces import network as network_of
 
 from .deadline import DEADLINE
+from .namespaces import host_of, needs_root, needs_stunnel
 from .ray_nodes import CPUS, STORE, end_of_ray, needs_ray
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 PORT = 6379
 
 needs_hosts = [
     *needs_ray,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("ip") is None,
-        reason="network namespaces are for root, with iproute2",
-    ),
-    pytest.mark.skipif(
-        shutil.which("stunnel") is None,
-        reason="there is no stunnel: apt-get install stunnel4",
-    ),
+    needs_root,
+    needs_stunnel,
 ]
 
 
@@ -57,7 +50,7 @@ class RayHosts:
     def command(self, name, command):
         """Returns the command that runs another on a host."""
         # `ip netns exec` would hide /sys.
-        namespace = self.network.command(name, [])[3]
+        namespace = self.network.namespace(name)
         return ["nsenter", f"--net=/run/netns/{namespace}", *command]
 
     def start(self):
@@ -90,12 +83,7 @@ class RayHosts:
 
     def host_of(self, pid):
         """The name of the host whose network a process is in."""
-        inode = os.readlink(f"/proc/{pid}/ns/net")
-        for name in self.names:
-            path = Path("/run/netns", self.network.command(name, [])[3])
-            if f"net:[{path.stat().st_ino}]" == inode:
-                return name
-        return None
+        return host_of(self.network, self.names, pid)
 
     def stop(self):
         for node in reversed(self._nodes):
@@ -111,14 +99,9 @@ class RayHosts:
 @contextlib.contextmanager
 def ray_hosts(names):
     """Creates hosts, and removes them and whatever still runs on them."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        netns = importlib.import_module("netns")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
     directory = tempfile.mkdtemp(prefix="ray")
     before = {process.pid for process in psutil.process_iter()}
-    with netns.network(names) as network:
+    with network_of(names) as network:
         hosts = RayHosts(network, names, directory)
         try:
             hosts.start()

@@ -1,38 +1,31 @@
 """A real Slurm: a controller and its nodes, one network namespace each."""
 
 import contextlib
-import importlib
 import os
 import shutil
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from .deadline import DEADLINE
+from launch.network.namespaces import network as network_of
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+from .deadline import DEADLINE
+from .namespaces import host_of, needs_root, needs_stunnel
+
 HOME = "home"
 GPUS = ("/dev/null", "/dev/zero")  # Slurm wants devices, and does not open them.
 
 needs_slurm = [
     pytest.mark.engine,
     pytest.mark.namespaces,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("ip") is None,
-        reason="network namespaces are for root, with iproute2",
-    ),
+    needs_root,
     pytest.mark.skipif(
         not all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))),
         reason="there is no Slurm: apt-get install slurm-wlm munge",
     ),
-    pytest.mark.skipif(
-        shutil.which("stunnel") is None,
-        reason="there is no stunnel: apt-get install stunnel4",
-    ),
+    needs_stunnel,
 ]
 
 # What the operating system of a node would have at boot. `ip netns exec` hides /sys,
@@ -56,7 +49,7 @@ class SlurmNodes:
 
     def command(self, name, command):
         """Returns the command that runs another on a node."""
-        namespace = self.network.command(name, [])[3]
+        namespace = self.network.namespace(name)
         return [
             *("nsenter", f"--net=/run/netns/{namespace}", "unshare", "-m", "-u"),
             *("sh", "-c", _BOOT, str(self.directory / "hosts"), name, *command),
@@ -99,12 +92,7 @@ class SlurmNodes:
 
     def host_of(self, pid):
         """The name of the node whose network a process is in."""
-        inode = os.readlink(f"/proc/{pid}/ns/net")
-        for name in [HOME, *self.names]:
-            path = Path("/run/netns", self.network.command(name, [])[3])
-            if f"net:[{path.stat().st_ino}]" == inode:
-                return name
-        return None
+        return host_of(self.network, [HOME, *self.names], pid)
 
     def stop(self):
         with contextlib.suppress(AssertionError, subprocess.SubprocessError):
@@ -200,12 +188,7 @@ class SlurmNodes:
 @contextlib.contextmanager
 def slurm_nodes(names, directory):
     """Creates a cluster, and removes it and whatever still runs on it."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        netns = importlib.import_module("netns")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    with netns.network([HOME, *names]) as network:
+    with network_of([HOME, *names]) as network:
         nodes = SlurmNodes(network, names, directory)
         try:
             nodes.start()

@@ -1,36 +1,29 @@
-"""Hosts with a real sshd: one network namespace each, as benchmarks/netns.py makes them."""
+"""Hosts with a real sshd: one network namespace each."""
 
 import contextlib
-import importlib
-import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from .deadline import DEADLINE
+from launch.network.namespaces import network as network_of
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+from .deadline import DEADLINE
+from .namespaces import host_of, needs_root, needs_stunnel
+
 HOME = "home"
 
 needs_sshd = [
     pytest.mark.engine,
     pytest.mark.namespaces,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("ip") is None,
-        reason="network namespaces are for root, with iproute2",
-    ),
+    needs_root,
     pytest.mark.skipif(
         shutil.which("sshd") is None or shutil.which("ssh") is None,
         reason="there is no sshd: apt-get install openssh-server",
     ),
-    pytest.mark.skipif(
-        shutil.which("stunnel") is None,
-        reason="there is no stunnel: apt-get install stunnel4",
-    ),
+    needs_stunnel,
 ]
 
 
@@ -113,14 +106,7 @@ class SshHosts:
 
     def host_of(self, pid):
         """The name of the host whose network a process is in."""
-        inode = os.readlink(f"/proc/{pid}/ns/net")
-        for name in [HOME, *self.names]:
-            if f"net:[{self._namespace(name).stat().st_ino}]" == inode:
-                return name
-        return None
-
-    def _namespace(self, name):
-        return Path("/run/netns", self.network.command(name, [])[3])
+        return host_of(self.network, [HOME, *self.names], pid)
 
     def stop(self):
         for process in self.sshd.values():
@@ -131,17 +117,12 @@ class SshHosts:
 @contextlib.contextmanager
 def ssh_hosts(names, directory):
     """Creates hosts, and removes them and whatever still runs on them."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        netns = importlib.import_module("netns")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
     # sshd puts its processes without rights there; Debian makes it when it boots.
     separation = Path("/run/sshd")
     is_ours = not separation.exists()
     separation.mkdir(exist_ok=True, mode=0o755)
     try:
-        with netns.network([HOME, *names]) as network:
+        with network_of([HOME, *names]) as network:
             hosts = SshHosts(network, names, directory)
             try:
                 hosts.start()

@@ -22,11 +22,10 @@ from launch.engines import (
     kubernetes_pods,
     kubernetes_state,
 )
-from launch.engines.engine import EngineError
+from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
-from launch.engines.kubernetes_state import End
 from launch.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
@@ -34,20 +33,13 @@ from tf_config import Task
 
 from .kubernetes_kubelet import expand
 from .kubernetes_schemas import KINDS, problems
-from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
+from .test_launch_fuzz import snares
 
 pytest.importorskip("kubernetes", reason="pip install 'tfdist[kubernetes]'")
 
 KEY = "00112233"
 counts = st.fixed_dictionaries(
     {"ps": st.integers(0, 4), "worker": st.integers(1, 4), "chief": st.integers(0, 1)}
-)
-ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-SNARE = st.sampled_from(
-    [
-        *("$(HOME)", "$$(HOME)", "$$$", "`id`", "a b", "'", '"', "\n", "\r\n", "\\"),
-        *("", "#", "{{x}}", "%j", "\t", "\u2028", "\ufeff", "\x85", "é", "\U0001f600"),
-    ]
 )
 
 
@@ -82,12 +74,11 @@ def pod_specs(objects):
 # The objects.
 
 
-@given(counts, st.booleans(), st.sampled_from(["required", "preferred", "off"]))
-def test_every_field_is_one_of_the_published_schemas(counts, policy, anti_affinity):
+@given(counts, st.booleans())
+def test_every_field_is_one_of_the_published_schemas(counts, policy):
     job = a_job(
         counts,
         has_failure_policy=policy,
-        anti_affinity=anti_affinity,
         env={"A": "b"},
         work_dir="/x",
         resources={"worker": resources_of("2", "4Gi", 1, "nvidia.com/gpu")},
@@ -210,12 +201,10 @@ def test_ps_and_their_nodes():
     assert specs["ps"]["nodeSelector"] == {"link": "25g"}
     assert "affinity" not in specs["worker"]
     assert "nodeSelector" not in specs["worker"]
-    specs = pod_specs(kubernetes_objects.render(a_job(anti_affinity="off")))
-    assert "affinity" not in specs["ps"]
 
 
 @settings(max_examples=200)
-@given(st.lists(ODD | SNARE, min_size=1, max_size=4), ODD | SNARE)
+@given(st.lists(snares, min_size=1, max_size=4), snares)
 @example(["$(HOME)"], "$(HOME)")
 def test_json_carries_everything_through_kubernetes(args, value):
     job = a_job(command=["python", *args], env={"A": value})
@@ -322,7 +311,7 @@ def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch
     values, program = kubernetes.command_line.parse(
         ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
     )
-    counts = kubernetes._counts(values, "auto")
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
     job = kubernetes._job(values, program, "mine", counts, has_policy)
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
     with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
@@ -354,70 +343,9 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
     values, program = kubernetes.command_line.parse(
         flags, kubernetes._define_flags(), ""
     )
-    counts = kubernetes._counts(values, "auto")
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
     job = kubernetes._job(values, program, "mine", counts, True)
     assert f"--secure={asked}" in job.pods.command
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--image="], "--image must name an image, without spaces; received ''"),
-        (["--image=a b"], "--image must name an image"),
-        (["--work_dir=a"], "--work_dir must be an absolute path"),
-        (["--namespace=A_B"], "--namespace='A_B': a namespace has 1 to 63 lower-case"),
-        (["--memory_per_ps=lots"], "--memory_per_ps is a number, with a unit"),
-        (["--cpus_per_worker=-1"], "--cpus_per_worker is a number"),
-        (["--anti_affinity=always"], "--anti_affinity is one of required, preferred"),
-        (["--env=a b=c"], "write NAME=VALUE"),
-        (["--env=ABSENT_VARIABLE"], "there is no variable ABSENT_VARIABLE here"),
-        (["--ps_node_selector=$(id)"], "write LABEL=VALUE"),
-        (["--ps_node_selector=foo"], "--ps_node_selector='foo': write LABEL=VALUE"),
-        (["--env=TF_CONFIG={}"], "the launcher tells each task in TF_CONFIG"),
-        (["--num_workers=20000"], "are more than the 10000"),
-        (["--log_dir="], "--log_dir is empty"),
-        (["--connect_timeout=nan"], "--connect_timeout must be > 0"),
-        (["--pod_spec=absent"], "--pod_spec='absent'"),
-        (["--name=9lives"], "needs a job's name to begin with a letter"),
-        ([f"--name={'a' * 52}", "--num_workers=2000"], "choose a shorter --name"),
-    ],
-)
-def test_wrong_flags(flags, message):
-    with pytest.raises((UsageError, EngineError), match=re.escape(message)):
-        kubernetes.main(["x", "--dry_run", "--image=x", "--name=a", *flags, "train.py"])
-
-
-def test_without_an_image():
-    with pytest.raises(UsageError, match="--image is missing: give an image with"):
-        kubernetes.main(["launch.kubernetes", "--dry_run", "train.py"])
-
-
-kubernetes_flags = flags_of(
-    kubernetes,
-    image=st.just("image") | words,
-    env=st.just("A=b") | words,
-    ps_node_selector=st.just("a/b=c") | words,
-    gpus_per_worker=st.integers(0, 4) | numbers,
-    pod_spec=st.just("absent"),
-    namespace=st.just("there") | words,
-    **{
-        f"{what}_per_{role}": st.sampled_from(["2", "500m", "4Gi"]) | words
-        for what in ("cpus", "memory")
-        for role in ("ps", "worker", "chief")
-    },
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(command_lines(kubernetes_flags, rest))
-def test_whatever_the_flags_say(args):
-    with mock.patch.object(
-        kubernetes, "KubernetesClient", side_effect=EngineError("no")
-    ):
-        status, output = check(kubernetes.main, ["--dry_run", "--image=i", *args])
-    if status == 0 and "flags:" not in output:
-        for each in json.loads(output)["items"]:
-            assert problems(each, KINDS[each["kind"]]) == []
 
 
 @pytest.mark.parametrize(
@@ -516,11 +444,11 @@ def test_how_a_job_ended():
     assert end([], [a_pod(LAUNCHER, {"running": {}})]) is None
     # An eviction leaves no message, and Kubernetes starts another launcher.
     assert end([], [a_pod(LAUNCHER, ended(143))]) is None
-    assert end([], [a_pod(LAUNCHER, ended(0, '{"code": 3}'))]) == End(3)
+    assert end([], [a_pod(LAUNCHER, ended(0, '{"code": 3}'))]) == Status(ENDED, 3)
     failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
     job = {"metadata": {"name": "mine-ps"}, "status": {"conditions": [failed]}}
     assert "given up on mine-ps (BackoffLimitExceeded" in end([job], []).reason
-    assert end([job], [a_pod(LAUNCHER, ended(0, '{"code": 0}'))]) == End(0)
+    assert end([job], [a_pod(LAUNCHER, ended(0, '{"code": 0}'))]) == Status(ENDED, 0)
 
 
 @given(st.text() | st.sampled_from(["[]", "{}", '{"code": null}', '{"code": "x"}']))

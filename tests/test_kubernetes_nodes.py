@@ -296,10 +296,6 @@ IMPOSSIBLE = [
         r"3 of 5 workers run, and 4 are needed \(--min_workers\), after 4 s (?s:.*)"
         r"worker:\d, worker:\d: no node for it: 0/3 nodes are avail",
     ),
-    (
-        ["--num_ps=4", "--anti_affinity=required"],
-        r"ps:\d: no node for it: 0/3 nodes are .* anti-affinity",
-    ),
     (["--memory_per_ps=100Mi", "--cpus_per_ps=999m"], "exceeded quota: small"),
     (["--namespace=nowhere"], r'namespaces \\?"nowhere\\?" not found'),
 ]

@@ -12,7 +12,7 @@ from launch.supervise.cluster_use import ClusterUse, Socket, is_used
 from tf_config import Task
 
 from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
-from .launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS, Launcher
+from .launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS
 
 CHIEF, W0, W1 = Task("chief", 0), Task("worker", 0), Task("worker", 1)
 EPHEMERAL = 50_000
@@ -40,24 +40,22 @@ def listeners(plans):
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "expected"),
     [
-        "Epoch 1/5",
-        STEP,
-        " 12/Unknown ━━━ 0s 168ms/step - loss: 0.9",
-        "10/10 - 1s - 97us/step - loss: 0.5",
-        "10/10 - 1s - 97ms/epoch - 9ms/step",
+        ("Epoch 1/5", True),
+        (STEP, True),
+        (" 12/Unknown ━━━ 0s 168ms/step - loss: 0.9", True),
+        ("10/10 - 1s - 97us/step - loss: 0.5", True),
+        ("10/10 - 1s - 97ms/epoch - 9ms/step", True),
+        ("", False),
+        ("Epoch 1/5 begins", False),
+        ("epoch 1/5", False),
+        ("1/5 done", False),
+        ("Found 3/4 files, 2s", False),
     ],
 )
-def test_training_of_keras_is_known_by_what_it_prints(line):
-    assert is_training(line)
-
-
-@pytest.mark.parametrize(
-    "line", ["", "Epoch 1/5 begins", "epoch 1/5", "1/5 done", "Found 3/4 files, 2s"]
-)
-def test_other_lines_are_no_training(line):
-    assert not is_training(line)
+def test_training_of_keras_is_known_by_what_it_prints(line, expected):
+    assert is_training(line) is expected
 
 
 def test_servers_that_listen_are_not_used_yet():
@@ -137,13 +135,6 @@ def test_two_tasks_that_train_the_same_are_warned():
     assert use.note(W1, 0) == "alone"
 
 
-def test_one_of_two_may_train_by_itself():
-    use = ClusterUse(WORKERS)
-    use.hear(W0, STEP)
-    assert use.see(False) == ""
-    assert use.conclusion(0) == ""
-
-
 @pytest.mark.parametrize(
     "plans",
     [
@@ -161,7 +152,7 @@ def test_one_process_alone_is_right(plans):
     assert use.conclusion(0) == ""
 
 
-def test_evaluator_works_alone():
+def test_an_evaluator_and_one_of_two_workers_may_train_by_themselves():
     evaluator = Task("evaluator", 0)
     use = ClusterUse(plans_of(0, 2, evaluator=True))
     use.hear(evaluator, STEP)
@@ -193,12 +184,6 @@ def test_advice_fits_the_job(plans, words):
     for each in plans:
         use.hear(each.task, STEP)
     assert words in use.see(False)
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
 
 
 def test_warning_comes_while_the_program_trains(launcher):
@@ -265,35 +250,30 @@ FIT = str(PROGRAMS / "fit.py")
 
 
 @pytest.mark.cluster
-def test_mirrored_strategy_leaves_the_cluster_idle(tmp_path):
-    args = ["--num_ps=1", "--num_workers=1", FIT, "mirrored"]
-    _, errors = launched(tmp_path, *args)
-    warning, table = re.split(r"^\[launch\] +task .*\n", errors, flags=re.M)
-    assert "WARNING: the 1 ps and 1 worker are idle: the chief trains" in warning
-    assert table.count("ended by the launcher, idle") == 2
-    assert "the 1 ps and 1 worker are idle: the chief trains by itself" in table
-
-
-@pytest.mark.cluster
-def test_two_workers_without_a_strategy_train_two_models(tmp_path):
-    _, errors = launched(tmp_path, "--num_ps=0", "--num_workers=2", FIT, "none")
-    assert "WARNING: the 2 workers have not connected to each other" in errors
-    assert errors.count("finished, alone") == 2
-    assert errors.count("each trains a model of its own") == 2
-
-
-@pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("num_ps", "num_workers", "strategy"),
-    [(0, 1, "mirrored"), (1, 1, "parameter_server")],
+    ("sizes", "strategy", "warned", "note"),
+    [
+        ((1, 1), "mirrored", "the 1 ps and 1 worker are idle: the chief", "idle"),
+        ((0, 2), "none", "the 2 workers have not connected to each other", "alone"),
+        ((0, 1), "mirrored", "", ""),
+        ((1, 1), "parameter_server", "", ""),
+    ],
 )
-def test_strategy_that_fits_the_job_hears_nothing(
-    num_ps, num_workers, strategy, tmp_path
+def test_only_a_strategy_that_does_not_fit_the_job_is_warned_of(
+    sizes, strategy, warned, note, tmp_path
 ):
-    sizes = [f"--num_ps={num_ps}", f"--num_workers={num_workers}"]
-    output, errors = launched(tmp_path, *sizes, FIT, strategy)
+    num_ps, num_workers = sizes
+    flags = [f"--num_ps={num_ps}", f"--num_workers={num_workers}"]
+    output, errors = launched(tmp_path, *flags, FIT, strategy)
     assert "Epoch 2/2" in output
-    assert not re.search("idle|alone|by itself|WARNING: the [0-9]", errors)
+    if not warned:
+        assert not re.search("idle|alone|by itself|WARNING: the [0-9]", errors)
+        return
+    # While it trains, and below the closing table.
+    before, table = re.split(r"^\[launch\] +task .*\n", errors, flags=re.M)
+    assert f"WARNING: {warned}" in before
+    assert warned in table
+    assert len(re.findall(rf"(?:launcher|finished), {note}\b", table)) == 2
 
 
 @pytest.mark.cluster

@@ -318,12 +318,6 @@ def test_mistakes_are_one_message_and_status_2(run, args, words):
     assert errors.startswith("launch.doctor: error: ")
 
 
-def test_help_lists_the_flags(run):
-    status, output, _ = run("--help")
-    assert status == 0
-    assert "--tf_config" in output
-
-
 def test_the_job_that_was_started_from_here(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(running, "clusters", list)

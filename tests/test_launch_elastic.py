@@ -11,17 +11,11 @@ from launch.loopback import make_job
 from launch.plan import PlanError, Program
 from tf_config import Cluster, contract
 
-from .launch_programs.launcher import SLEEP, Launcher, wait_for
+from .launch_programs.launcher import SLEEP, wait_for
 from .test_recovery_launch import finish, pids
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4,a:5")
 FOUR = ("--num_ps=1", "--num_workers=4")
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
 
 
 def test_the_script_alone_is_told():
@@ -150,15 +144,6 @@ def test_below_the_minimum_the_job_fails_and_says_so(launcher, restarts):
     assert "1 of 3 workers would be left (--min_workers=2)" in errors
 
 
-def test_without_the_flag_a_worker_that_cannot_be_restarted_ends_the_job(launcher):
-    status, _, errors = launcher.run(
-        *(*FOUR, "--max_restarts=0", launcher.script(f"open('fail', 'w'); {SLEEP}")),
-        FAILING_SERVER="worker:1",
-    )
-    assert status == 7
-    assert "giving up" not in errors
-
-
 def of_each(**programs):
     """A script that does something else in each task."""
     chosen = {name.replace("_", ":"): code for name, code in programs.items()}
@@ -250,12 +235,3 @@ def test_without_ps_and_with_too_few_workers_the_job_fails(launcher):
         r"\(--min_workers=2\)",
         errors,
     )
-
-
-def test_without_ps_and_the_flag_a_worker_that_fails_ends_the_job(launcher):
-    script = of_each(worker_0="time.sleep(600)", worker_1="raise SystemExit(3)")
-    status, _, errors = launcher.run(
-        *("--num_ps=0", "--num_workers=2"), launcher.script(script)
-    )
-    assert status == 3
-    assert "giving up" not in errors

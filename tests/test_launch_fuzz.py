@@ -50,6 +50,26 @@ times = (
 )
 addresses = st.builds("{}:{}".format, st.sampled_from("abc") | words, numbers)
 host_lists = st.lists(addresses, max_size=3).map(",".join)
+# What a shell, sbatch or Kubernetes might expand, split or run.
+snares = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
+) | st.sampled_from(
+    [
+        *("$(touch pwned)", "`touch pwned`", "'; touch pwned; '", "!x", "#", "-n", ""),
+        *("a b", "'", '"', "\\", "\n", "\r\n", "\r'", "\n#", "\n#SBATCH --array=1-9\n"),
+        *(
+            "$(HOME)",
+            "$$(HOME)",
+            "$$$",
+            "{{x}}",
+            "%j",
+            "\t",
+            "\u2028",
+            "\ufeff",
+            "\x85",
+        ),
+    ]
+)
 odd = st.sampled_from(
     ["--", "-", "--=", "-=x", "---", "--flagfile=absent", "--undefok"]
 )

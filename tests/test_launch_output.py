@@ -14,9 +14,14 @@ from launch.plan import plan
 from launch.supervise.output import Output, quiet_tasks
 from launch.supervise.summary import Phases, Row, summarize
 
-from .launch_programs.launcher import DEADLINE, Launcher
+from .launch_programs.launcher import DEADLINE
 
 pieces = st.lists(st.sampled_from([b"a", b"\xc3", b"\xa9", b"\n", b"\r", b"\b"]))
+
+
+@pytest.fixture(autouse=True)
+def usual_log_level(monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
 
 class Terminal(io.StringIO):
@@ -294,8 +299,7 @@ CHATTER = "W0000 00:00:1795256414.158899   28852 port.cc:153] odd"
         ("", "[worker:0] \n"),
     ],
 )
-def test_chatter_goes_and_the_progress_before_it_stays(line, shown, monkeypatch):
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+def test_chatter_goes_and_the_progress_before_it_stays(line, shown):
     assert shown_of([(0, line)]) == shown
 
 
@@ -314,8 +318,7 @@ def shown_of(lines, workers=1, last_words_of=None):
     return out.getvalue()
 
 
-def test_the_empty_line_after_hidden_ones_is_hidden(monkeypatch):
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+def test_the_empty_line_after_hidden_ones_is_hidden():
     lines = f"I0000 00:00:1.1 28852 server.cc:9] config: {CONFIG}\n\nloss: 0.5\n"
     shown = shown_of([(0, line) for line in lines.split("\n")])
     assert shown == "[worker:0] \n[worker:0] loss: 0.5\n[worker:0] \n"
@@ -328,8 +331,7 @@ REFUSAL = [
 ]
 
 
-def test_what_every_task_says_at_its_end_is_shown_once(monkeypatch):
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+def test_what_every_task_says_at_its_end_is_shown_once():
     both = [(index, line) for line in REFUSAL for index in (1, 0)]
     assert shown_of(both, workers=2, last_words_of=1).count("no data") == 1
     own = [(1, line) for line in REFUSAL]
@@ -370,8 +372,7 @@ WARNED = "/home/train.py:11: UserWarning: odd"
         "Exception in thread Thread-1 (read):",
     ],
 )
-def test_what_another_task_warns_of_is_shown(line, monkeypatch):
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+def test_what_another_task_warns_of_is_shown(line):
     shown = line.removeprefix(PROGRESS)
     assert shown_of([(1, line)], workers=2) == f"[worker:1] {shown}\n"
 
@@ -391,8 +392,7 @@ def test_what_another_task_warns_of_is_shown(line, monkeypatch):
         "",
     ],
 )
-def test_others_are_quiet_about_what_is_no_warning(line, monkeypatch):
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+def test_others_are_quiet_about_what_is_no_warning(line):
     assert shown_of([(1, line)], workers=2) == ""
 
 
@@ -429,12 +429,6 @@ def test_quiet_are_those_that_do_the_same_as_the_first(sizes, kind, quiet):
     cluster = local_cluster(num_ps, num_workers, chief=chief, evaluator=evaluator)
     plans = plan(cluster, Program("train.py"), kind)
     assert quiet_tasks(kind, plans) == quiet
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
 
 
 def test_first_task_is_shown_and_all_are_on_request(launcher):

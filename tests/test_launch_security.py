@@ -1,14 +1,11 @@
 """Who reaches the ports of a job on this machine, tried from another one."""
 
-import importlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from errno import EACCES, EBUSY, ENOSYS, EPERM
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,20 +13,16 @@ import pytest
 import launch
 from launch import chaos, command_line, local
 from launch.network import loopback_only, private_network, reach
+from launch.network.namespaces import network
 
 from .launch_programs.launcher import DEADLINE, PROGRAMS, ROOT, Launcher
-
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+from .namespaces import needs_root
 
 not_confined = loopback_only.why_not()
 # Any other error would be ours.
 refusals = tuple(os.strerror(each) for each in (EACCES, EBUSY, ENOSYS, EPERM))
 needs_confinement = pytest.mark.skipif(
     not_confined.endswith(refusals), reason=not_confined
-)
-needs_hosts = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None,
-    reason="network namespaces are for root, with iproute2",
 )
 
 CHIEF = """
@@ -52,15 +45,13 @@ for port in sys.argv[2:]:
 
 
 @pytest.fixture
-def hosts(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    netns = importlib.import_module("netns")
-    with netns.network(["home", "stranger"]) as hosts:
+def hosts():
+    with network(["home", "stranger"]) as hosts:
         yield hosts
 
 
 @pytest.mark.namespaces
-@needs_hosts
+@needs_root
 @pytest.mark.parametrize(
     ("mode", "outcome", "notice"),
     [
@@ -178,7 +169,7 @@ ctypes.CDLL(None).prctl(4, 1)  # As after an execve: its own /proc is its own.
 """
 
 
-@needs_hosts
+@needs_root
 @needs_confinement
 def test_confinement_needs_no_rights():
     code = "from launch.network import loopback_only\n" + BECOME_NOBODY
@@ -199,7 +190,7 @@ print(os.getuid(), [name for _, name in socket.if_nameindex()])
 
 
 @pytest.mark.namespaces
-@needs_hosts
+@needs_root
 @pytest.mark.parametrize("become", ["import os", BECOME_NOBODY])
 def test_a_private_network_is_loopback_alone(become):
     output = run_python(

@@ -16,14 +16,8 @@ import launch
 from launch.remote import host
 
 from .deadline import STARTUP_DEADLINE
-from .launch_programs.launcher import PROGRAMS, ROOT, Launcher, marked
+from .launch_programs.launcher import PROGRAMS, ROOT, marked
 from .processes import still_running
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
 
 
 @pytest.fixture

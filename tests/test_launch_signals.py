@@ -7,14 +7,7 @@ import time
 import psutil
 import pytest
 
-from .launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, Launcher, marked
-
-
-@pytest.fixture
-def launcher(tmp_path):
-    with Launcher(tmp_path) as launcher:
-        yield launcher
-
+from .launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, marked
 
 SAVES_ON_INTERRUPT = """
     import signal, sys, time

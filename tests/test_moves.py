@@ -4,12 +4,15 @@ import signal
 
 import pytest
 
-from launch.engines import moves
+from launch.engines import here
+from launch.engines.here import Run
+from launch.engines.record import Record
 from launch.job import Job
 
 
 @pytest.fixture(autouse=True)
-def own_signals():
+def own_signals_and_records(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
     for signum, handler in before.items():
@@ -22,10 +25,14 @@ def run(ends, max_restarts=5):
 
     def once(log_dir):
         log_dirs.append(log_dir)
-        return next(rest)
+        return Run(*next(rest))
 
     job = Job("coordinator", (), "logs", max_restarts=max_restarts)
-    return moves.run(job, once, words.append), log_dirs, words
+    record = Record("mine", "ssh", "logs", "", {}, 1.0)
+    with record.held():
+        status = here.run_and_move(job, record, once, words.append)
+    assert record.end == {"code": status}
+    return status, log_dirs, words
 
 
 @pytest.mark.parametrize(
@@ -50,11 +57,14 @@ def test_moves_are_bounded(most):
     assert "too many moves (--max_restarts)" in words
 
 
-def test_a_signal_between_two_runs_ends_the_job():
+def test_a_signal_between_two_runs_ends_the_job(capsys):
     def once(log_dir):
         signal.raise_signal(signal.SIGTERM)
 
     job = Job("coordinator", (), "logs", max_restarts=5)
-    with pytest.raises(SystemExit) as end:
-        moves.run(job, once, print)
+    record = Record("mine", "ssh", "logs", "", {}, 1.0)
+    with record.held(), pytest.raises(SystemExit) as end:
+        here.run_and_move(job, record, once, print)
+    assert record.end == {"code": end.value.code}
     assert end.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().out == "SIGTERM: ending the job; no task of it runs\n"

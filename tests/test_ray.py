@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 import launch.ray
 from launch import foreground, ray
-from launch.command_line import UsageError
 from launch.engines import ray as engine
 from launch.engines import (
     ray_bridge,
@@ -39,7 +37,7 @@ from launch.plan import task_name
 from tf_config import JOBS, Task
 
 from .launch_programs.launcher import DEADLINE, wait_for
-from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
+from .test_launch_fuzz import snares
 
 
 @pytest.fixture(autouse=True)
@@ -320,34 +318,6 @@ def test_a_dry_run_asks_nobody(capsys):
     assert rest[2].endswith(" python train.py 'a b' --dry_run")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--address="], "--address is empty"),
-        (["--memory=big"], "--memory='big' is no amount of memory"),
-        (["--runtime_env=absent.json"], "--runtime_env='absent.json': "),
-        (["--runtime_env={"], "write a JSON object, or the name of a file with one"),
-        (["--runtime_env=ENV"], "a runtime_env is a JSON object"),
-        (['--runtime_env={"excludes": "x"}'], "and excludes in it a list"),
-        (["--work_dir=here"], "--work_dir must be an absolute path"),
-        (
-            ["--work_dir=/x", '--runtime_env={"working_dir": "."}'],
-            "one that is shipped: give one of them",
-        ),
-        (["--cpus_per_task=0"], "--cpus_per_task is a positive integer; received '0'"),
-        (["--gpus_per_worker=-1"], "--gpus_per_worker is a non-negative integer"),
-        (["--timeout=0"], "--timeout must be > 0"),
-        (["--env=1X=2"], "--env='1X=2': write NAME=VALUE"),
-        (["--first_port=65535", "--secure=off"], "leaves too few ports"),
-        (["--num_workers=20000"], "are more than the 10000"),
-    ],
-)
-def test_wrong_flags(flags, message):
-    Path("ENV").write_text("[1]")
-    with pytest.raises((UsageError, EngineError), match=re.escape(message)):
-        ray.main(["launch.ray", *flags, "train.py"])
-
-
 def requested(*flags):
     with mock.patch.object(engine, "render", return_value="") as render:
         assert ray.main(["launch.ray", "--dry_run", *flags, "train.py"]) == 0
@@ -396,14 +366,8 @@ def test_without_ray(monkeypatch):
         launch.ray.Executor(num_workers=1).start()
 
 
-ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-SNARE = st.sampled_from(
-    ["$(touch pwned)", "`id`", "a b", "'", '"', "\n", "\\", "!x", "#", "-n", "\n#", ""]
-)
-
-
 @settings(max_examples=40, deadline=None)
-@given(st.lists(ODD | SNARE, min_size=1, max_size=4), ODD | SNARE)
+@given(st.lists(snares, min_size=1, max_size=4), snares)
 def test_what_is_rendered_carries_everything_through_a_shell(
     tmp_path_factory, args, address
 ):
@@ -428,39 +392,6 @@ def test_what_is_rendered_carries_everything_through_a_shell(
 
 def _with_argv(plan, argv):
     return plan.from_dict({**plan.as_dict(), "argv": list(argv)})
-
-
-ray_flags = flags_of(
-    ray,
-    address=st.sampled_from(["auto", "h0:6379", "ray://h0:10001"]) | words,
-    memory=st.sampled_from(["4G", "512M"]) | words,
-    runtime_env=st.sampled_from(['{"pip": ["rich"]}', "{}", '{"excludes": 1}']) | words,
-    work_dir=st.just("/data") | words,
-    env=st.sampled_from(["A=1", "A=", "PATH"]) | words,
-    cpus_per_task=st.integers(1, 9) | numbers,
-    gpus_per_worker=st.integers(0, 4) | numbers,
-    first_port=st.integers(1, 65535) | numbers,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(command_lines(ray_flags, rest))
-def test_whatever_the_flags_say(args):
-    with (
-        mock.patch.object(engine, "run", side_effect=EngineError("no")),
-        mock.patch.object(engine, "detach", side_effect=EngineError("no")),
-        mock.patch.object(ray_handle, "DriverHandle") as started,
-    ):
-        status, output = check(ray.main, ["--dry_run", *args])
-    assert not started.called
-    if status == 0 and "flags:" not in output:
-        assert output.startswith("# Ray at ")
-        subprocess.run(
-            ["sh", "-n"],
-            input=output.encode(errors="surrogateescape"),
-            check=True,
-            timeout=DEADLINE,
-        )
 
 
 # Tasks that move.
@@ -520,9 +451,21 @@ def run_job(monkeypatch, tmp_path, *, moves, codes, max_restarts=3, interrupt=Fa
     return code, [Path(each).name for each in seen]
 
 
-def test_a_job_whose_tasks_move_starts_again(monkeypatch, tmp_path):
-    found = run_job(monkeypatch, tmp_path, moves=2, codes=[143, 143, 0])
-    assert found == (0, ["logs", "move-1", "move-2"])
+@pytest.mark.parametrize(
+    ("moves", "codes", "interrupt", "expected"),
+    [
+        (2, [143, 143, 0], False, (0, ["logs", "move-1", "move-2"])),
+        # It has succeeded, or the user has ended it.
+        (1, [0], False, (0, ["logs"])),
+        (1, [143], True, (143, ["logs"])),
+        (9, [143], False, (255, ["logs", "move-1", "move-2", "move-3"])),
+    ],
+)
+def test_a_job_whose_tasks_move_starts_again(
+    monkeypatch, tmp_path, moves, codes, interrupt, expected
+):
+    options = {"moves": moves, "codes": codes, "interrupt": interrupt}
+    assert run_job(monkeypatch, tmp_path, **options) == expected
 
 
 def test_more_workers_are_no_fault(monkeypatch, tmp_path, capsys):
@@ -569,41 +512,11 @@ def test_what_a_job_needs_and_what_may_come_later():
     assert (all_of_them.later, all_of_them.may_grow) == ((), False)
 
 
-def test_a_job_whose_tasks_keep_moving_ends(monkeypatch, tmp_path, capsys):
-    found = run_job(monkeypatch, tmp_path, moves=9, codes=[143], max_restarts=2)
-    assert found == (255, ["logs", "move-1", "move-2"])
-    assert "too many moves (--max_restarts)" in capsys.readouterr().err
-
-
 def test_a_job_that_finds_no_place_any_more(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(FakeDriver, "places_left", 1)
     found = run_job(monkeypatch, tmp_path, moves=1, codes=[143, 0])
     assert found == (255, ["logs"])
     assert "cannot go on elsewhere: Ray has no room" in capsys.readouterr().err
-
-
-def test_a_job_that_succeeds_while_a_task_moves_has_ended(monkeypatch, tmp_path):
-    assert run_job(monkeypatch, tmp_path, moves=1, codes=[0]) == (0, ["logs"])
-
-
-def test_a_job_that_the_user_ends_while_a_task_moves_has_ended(monkeypatch, tmp_path):
-    found = run_job(monkeypatch, tmp_path, moves=1, codes=[143], interrupt=True)
-    assert found == (143, ["logs"])
-
-
-def test_a_job_that_is_ended_before_it_has_tasks_says_so(monkeypatch, tmp_path, capsys):
-    def interrupted(self):
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(FakeDriver, "places", interrupted)
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit, match="130"):
-            run_job(monkeypatch, tmp_path, moves=0, codes=[0])
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    assert "launch.ray: SIGINT: ending the job; no task" in capsys.readouterr().err
 
 
 def test_a_job_that_waits_for_ray(tmp_path):

@@ -1,6 +1,5 @@
 """`launch.ray` between hosts, where it is closed to strangers."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,7 +7,8 @@ import sys
 import psutil
 import pytest
 
-from .launch_programs.launcher import DEADLINE, ROOT, Launcher, marked, wait_for
+from .launch_programs.engine_launcher import EngineLauncher
+from .launch_programs.launcher import DEADLINE, marked, wait_for
 from .ray_hosts import needs_hosts, ray_hosts
 
 pytestmark = [*needs_hosts, pytest.mark.cluster]
@@ -28,6 +28,17 @@ def hosts():
         yield hosts
 
 
+class RayLauncher(EngineLauncher):
+    """Runs `python -m launch.ray` on the host of Ray's head."""
+
+    def __init__(self, directory, hosts):
+        super().__init__(directory, hosts.environ, hosts.command("h0", []))
+        self.command = (
+            *(sys.executable, "-m", "launch.ray", f"--address={hosts.address}"),
+            "--env=TEST_MARK",
+        )
+
+
 def is_open(hosts, source, address):
     """Whether an address can be reached from a host."""
     code = f"import socket; socket.create_connection({address!r}, 2)"
@@ -42,24 +53,14 @@ def stunnels(launcher, hosts):
 
 
 def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
-    over, state = tmp_path / "over", {"XDG_STATE_HOME": str(tmp_path / "state")}
-    with Launcher(tmp_path, hosts.command("h0", [])) as launcher:
-        launcher.command = (
-            *(sys.executable, "-m", "launch.ray", f"--address={hosts.address}"),
-            *("--log_dir=logs", "--env=TEST_MARK", "--num_workers=1"),
-        )
+    over = tmp_path / "over"
+    with RayLauncher(tmp_path, hosts) as launcher:
         process = launcher.start(
-            *("--name=mine", launcher.script(WAITING), str(over)),
-            **{**hosts.environ, **state},
+            *("--log_dir=logs", "--num_workers=1", "--name=mine"),
+            *(launcher.script(WAITING), str(over)),
         )
         launcher.wait_for_log("chief")
-        status = subprocess.run(
-            [sys.executable, "-m", "launch.jobs", "status", "mine"],
-            env={**os.environ, "PYTHONPATH": ROOT, **state},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        ).stdout
+        status = launcher.jobs("status", "mine").stdout
         places = re.findall(r"^  (ps:\d)  on (\S+)  127\.0\.0\.1:(\d+) ", status, re.M)
         assert [task for task, *_ in places] == ["ps:0", "ps:1"]
         assert len({host for _, host, _ in places}) == 2
@@ -77,24 +78,18 @@ def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
 
 
 def test_a_worker_that_comes_later_meets_the_others_through_tls(hosts, tmp_path):
-    environ = {**hosts.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     over, free = tmp_path / "over", tmp_path / "free"
-    with Launcher(tmp_path, hosts.command("h0", [])) as launcher:
-        launcher.command = (
-            *(sys.executable, "-m", "launch.ray", f"--address={hosts.address}"),
-            *("--env=TEST_MARK", "--cpus_per_task=2"),
-        )
+    with RayLauncher(tmp_path, hosts) as launcher:
         script = launcher.script(WAITING)
         # The two hosts have room for four such tasks.
+        launcher.command = (*launcher.command, "--cpus_per_task=2")
         other = launcher.start(
-            *("--num_ps=0", "--num_workers=1", "--log_dir=other", script, str(free)),
-            **environ,
+            "--num_ps=0", "--num_workers=1", "--log_dir=other", script, str(free)
         )
         wait_for((tmp_path / "other" / "worker-0.log").exists, "task of the other job")
         process = launcher.start(
             *("--num_ps=1", "--min_workers=1", "--log_dir=logs", "--max_restarts=0"),
             *("--checkpoint_dir=checkpoints", script, str(over)),
-            **environ,
         )
         launcher.wait_for_log("chief")
         assert not (tmp_path / "logs" / "worker-1.log").exists()

@@ -1,41 +1,35 @@
 """`launch.ssh` with a stand-in for ssh, on this machine; see also test_ssh_hosts.py."""
 
-import contextlib
 import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch import foreground, ssh
-from launch.command_line import UsageError
-from launch.engines import preflight
+from launch import ssh
 from launch.engines import ssh as engine
 from launch.engines.hosts import Host
 from launch.plan import Remote, TaskPlan
 from tf_config import Task
 
+from .launch_programs.engine_launcher import EngineLauncher
 from .launch_programs.launcher import (
     DEADLINE,
     PROGRAMS,
     SLEEP,
-    Launcher,
     marked,
-    wait_for,
 )
-from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, words
+from .test_launch_fuzz import snares
 
 
-class SshLauncher(Launcher):
-    """Runs `python -m launch.ssh`, with jobs of its own."""
+class SshLauncher(EngineLauncher):
+    """Runs `python -m launch.ssh`, with a stand-in for ssh."""
 
     def __init__(self, directory):
         super().__init__(directory)
@@ -53,18 +47,7 @@ class SshLauncher(Launcher):
 
     def start(self, *args, **options):
         (self.directory / "bin" / "hosts.json").write_text(json.dumps(self.hosts))
-        state = str(self.directory / "state")
-        return super().start(*args, **{"XDG_STATE_HOME": state, **options})
-
-    def jobs(self, *args):
-        environ = {**os.environ, "XDG_STATE_HOME": str(self.directory / "state")}
-        return subprocess.run(
-            [sys.executable, "-m", "launch.jobs", *args],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=2 * DEADLINE,
-        )
+        return super().start(*args, **options)
 
 
 @pytest.fixture
@@ -194,28 +177,13 @@ def test_a_lost_task_is_restarted(launcher, task):
     )
     process = launcher.start(script)
     launcher.wait_for_log("chief")
-    job, _, index = task.partition(":")
-    wanted = f'"task":{{"type":"{job}","index":{index}}}'.encode()
-
-    def pids():
-        found = []
-        for pid in marked(launcher.mark):
-            # One that has just ended may still be in the list.
-            with contextlib.suppress(OSError):
-                environ = Path(f"/proc/{pid}/environ").read_bytes()
-                if wanted in environ.replace(b" ", b""):
-                    found.append(pid)
-        return found
-
-    (victim,) = pids()
-    os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(pids()) == 1 and pids() != [victim], "the next process")
-    if job != "worker":
+    launcher.kill(task)
+    if not task.startswith("worker"):
         launcher.wait_for_log("chief", b"again")
     (launcher.directory / "over").touch()
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, errors
-    name = "chief" if job == "chief" else task
+    name = task.replace("chief:0", "chief")
     assert f"{name} was killed by SIGKILL: restarting" in errors
 
 
@@ -263,16 +231,10 @@ def test_a_job_in_the_background(launcher):
 # What a person pastes.
 
 
-ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-SNARE = st.sampled_from(
-    ["$(touch pwned)", "`id`", "a b", "'", '"', "\n", "\\", "!x", "#", "-n", ""]
-)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(ODD | SNARE, min_size=1, max_size=4),
-    st.dictionaries(st.sampled_from("ABC"), ODD | SNARE, max_size=2),
+    st.lists(snares, min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("ABC"), snares, max_size=2),
 )
 def test_a_rendered_line_carries_everything_through_two_shells(
     tmp_path_factory, args, env
@@ -327,70 +289,18 @@ def test_an_alias_of_the_users_configuration(tmp_path):
     assert engine.address("no-such-ssh", Host("me@h0")) == "h0"
 
 
+def test_an_ipv6_address_has_brackets_once():
+    hosts = [Host("h0", "[fd00::1]"), Host("h1", "fd00::2"), Host("h2", "h2.net")]
+    assert engine.addresses("ssh", hosts) == ["[fd00::1]", "[fd00::2]", "h2.net"]
+
+
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("names", "message"),
     [
-        ([], "--hosts=h0,h1 or --hostfile=FILE, one of them"),
-        (["--hosts=a", "--hostfile=b"], "and not both"),
-        (["--hostfile=absent"], "--hostfile='absent': "),
-        (["--hosts=a", "--work_dir=here"], "--work_dir must be an absolute path"),
-        (["--hosts=a", "--ssh="], "--ssh is empty"),
-        (["--hosts=a", "--ssh='"], "No closing quotation"),
-        (["--hosts=a", "--python="], "--python must name a path"),
-        (["--hosts=a", "--env=1X=2"], "--env='1X=2': write NAME=VALUE"),
-        (["--hosts=a", "--env=NO_SUCH_VARIABLE"], "there is no variable"),
-        (
-            ["--hosts=a", "--env=TF_CONFIG={}"],
-            "--env='TF_CONFIG={}': the launcher tells each task in TF_CONFIG",
-        ),
-        (["--hosts=a", "--checkpoint_dir="], "--checkpoint_dir is empty"),
-        (
-            ["--hosts=a", "--first_port=65533", "--secure=off"],
-            "leaves too few ports",
-        ),
-        (["--hosts=a", "--num_workers=5000"], "tasks are too many for 1 hosts"),
-        (["--hosts=a", "--connect_timeout=0"], "--connect_timeout must be > 0"),
+        (["h0", "me@h0"], "h0 and me@h0 have the same address"),
+        (["localhost", "h1"], "localhost has the address localhost"),
     ],
 )
-def test_wrong_flags(flags, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        ssh.main(["launch.ssh", *flags, "train.py"])
-
-
-def test_two_names_of_one_machine():
-    hosts = [Host("h0"), Host("me@h0")]
-    with pytest.raises(engine.EngineError, match="h0 and me@h0 have the same address"):
-        engine.addresses("no-such-ssh", hosts)
-
-
-def test_a_loopback_address_is_no_address_for_other_hosts():
-    with pytest.raises(engine.EngineError, match="localhost has the address localhost"):
-        engine.addresses("no-such-ssh", [Host("localhost"), Host("h1")])
-
-
-ssh_flags = flags_of(
-    ssh,
-    hosts=st.sampled_from(["h0", "h0,h1", "root@h0,h1"]) | words,
-    hostfile=st.just("HOSTFILE") | words,
-    ssh=st.sampled_from(["ssh", "ssh -p 22"]) | words,
-    work_dir=st.just("/data") | words,
-    env=st.sampled_from(["A=1", "A=", "PATH"]) | words,
-    first_port=st.integers(1, 65535) | numbers,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(command_lines(ssh_flags, rest))
-def test_whatever_the_flags_say(tmp_path_factory, args):
-    hostfile = tmp_path_factory.mktemp("hosts") / "hosts.txt"
-    hostfile.write_text("h0 link=10\nh1\n")
-    args = [each.replace("HOSTFILE", str(hostfile)) for each in args]
-    with (
-        mock.patch.object(engine, "address", return_value="10.0.0.7"),
-        mock.patch.object(preflight, "ask", side_effect=engine.EngineError("no")),
-        mock.patch.object(foreground, "run") as started,
-    ):
-        status, output = check(ssh.main, ["--dry_run", *args])
-    assert not started.called
-    if status == 0 and "flags:" not in output:
-        assert output.startswith("# ")
+def test_addresses_at_which_no_other_host_is_reached(names, message):
+    with pytest.raises(engine.EngineError, match=message):
+        engine.addresses("no-such-ssh", [*map(Host, names)])

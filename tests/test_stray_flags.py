@@ -3,7 +3,7 @@
 import pytest
 
 from launch.plan import Program
-from launch.stray_flags import warning
+from launch.script_source import stray_flags
 
 KNOWN = {"num_ps", "num_workers", "dry_run", "log_dir", "help"}
 
@@ -18,7 +18,7 @@ def script(tmp_path):
 
 def test_all_that_the_script_does_not_mention_are_named(script):
     given = ("--num_ps=1", "--epochs=2", "--num-workers", "3", "--dry_run")
-    assert warning(Program(str(script), given), KNOWN) == (
+    assert stray_flags(Program(str(script), given), KNOWN) == (
         f"WARNING: --num_ps=1 --num-workers --dry_run after {script} belongs to the script, "
         "which does not mention it. If it is meant for the launcher, put it before the "
         "script"
@@ -35,7 +35,7 @@ def test_all_that_the_script_does_not_mention_are_named(script):
     ],
 )
 def test_nothing_is_said_of_what_belongs_to_a_script(script, given):
-    assert warning(Program(str(script), given), KNOWN) == ""
+    assert stray_flags(Program(str(script), given), KNOWN) == ""
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_nothing_is_said_of_what_belongs_to_a_script(script, given):
 def test_a_script_or_its_module_may_have_the_same_flag(script, name, source):
     with (script.parent / name).open("a") as file:
         file.write(source)
-    assert warning(Program(str(script), ("--num_ps=1",)), KNOWN) == ""
+    assert stray_flags(Program(str(script), ("--num_ps=1",)), KNOWN) == ""
 
 
 def test_a_script_that_cannot_be_read_is_not_judged(tmp_path):
-    assert warning(Program(str(tmp_path / "none.py"), ("--num_ps=1",)), KNOWN) == ""
+    assert stray_flags(Program(str(tmp_path / "none.py"), ("--num_ps=1",)), KNOWN) == ""

@@ -135,9 +135,3 @@ class TestShell:
             assert done.returncode == 1
             assert done.stderr.startswith("error: ")
             assert "Traceback" not in done.stderr
-
-    def test_wrong_flags_end_with_status_2(self):
-        done = run_shell("exec $TF_CONFIG_COMMAND --job_name=ps")
-        assert done.returncode == 2
-        assert done.stdout == ""
-        assert "Traceback" not in done.stderr

@@ -21,6 +21,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def bracketed(host: str) -> str:
+    """Returns a host as it stands in an address: an IPv6 address in brackets.
+
+    >>> bracketed("ps0"), bracketed("::1"), bracketed("[::1]")
+    ('ps0', '[::1]', '[::1]')
+    """
+    return f"[{host.strip('[]')}]" if ":" in host else host
+
+
 def address_problem(address: object) -> str | None:
     """Describes what is wrong with an address and what to do; None if it is valid.
 

@@ -14,6 +14,7 @@ from launch.diagnose import peer
 from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 from launch.network import reach
 from tf_config import split_address
+from tf_config.address import bracketed
 
 # The connection preface of an HTTP/2 client (RFC 9113, section 3.4), and the SETTINGS
 # frame that each side must send first.
@@ -141,9 +142,8 @@ def _language(heard: bytes) -> str:
 
 
 def _ask(report: ProbeResult, port: int, timeout: float) -> ProbeResult:
-    host = f"[{report.ip}]" if ":" in report.ip else report.ip
     try:
-        return replace(report, peer=peer.ask(f"{host}:{port}", timeout))
+        return replace(report, peer=peer.ask(f"{bracketed(report.ip)}:{port}", timeout))
     except peer.NotTensorFlowError as error:
         return replace(report, outcome=ProbeOutcome.NOT_TENSORFLOW, detail=str(error))
     except peer.NoAnswerError as error:

@@ -46,12 +46,8 @@ def guarded(command: Sequence[str]) -> Iterator[None]:
 def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
     """Starts a process that does the work, and waits until that says it has started.
 
-    Args:
-        output: The file of what the process prints.
-        work: Called there with a function that says so.
-
-    Raises:
-        EngineError: If the work fails before: its message.
+    It says so by the function that it is called with. If it fails before, its message is
+    raised here as an `EngineError`. `output` is the file of what the process prints.
     """
     ready, told = os.pipe()
     if child := os.fork():

@@ -1,6 +1,7 @@
 """What every engine can do with a job, and how a job stands."""
 
 import importlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -84,13 +85,14 @@ class Engine(Protocol[Planned]):
 
 
 def load(name: str) -> Engine[Any]:
-    """Returns an engine.
-
-    Raises:
-        EngineError: If there is no such engine.
-    """
+    """Returns an engine."""
     if name not in ENGINES:
         raise EngineError(
             f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}"
         )
     return cast(Engine[Any], importlib.import_module(f"launch.engines.{name}"))
+
+
+def tell(command: str, text: str) -> None:
+    """Tells the user something beside a job's output, in the name of a command."""
+    print(f"launch.{command}: {text}", file=sys.stderr, flush=True)

@@ -31,11 +31,7 @@ class Host:
 
 
 def parse_list(text: str) -> tuple[Host, ...]:
-    """Parses `h0,h1,h2`.
-
-    Raises:
-        HostError: If a host is malformed, or there twice.
-    """
+    """Parses `h0,h1,h2`."""
     return _checked([Host(name.strip()) for name in text.split(",")], "--hosts")
 
 
@@ -44,9 +40,6 @@ def parse_file(text: str, name: str) -> tuple[Host, ...]:
 
     >>> parse_file("h0 link=25  # in rack 1\n\nh1 address=10.0.0.2\n", "hosts.txt")
     (Host(name='h0', address='', link=25.0), Host(name='h1', address='10.0.0.2', link=0.0))
-
-    Raises:
-        HostError: If a line is malformed, or a host is there twice.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):

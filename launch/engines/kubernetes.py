@@ -9,16 +9,10 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from launch.engines import (
-    background,
-    kubernetes_objects,
-    kubernetes_state,
-)
-from launch.engines import ssh as local
+from launch.engines import background, here, kubernetes_objects, kubernetes_state
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_follower import Follower, remove, selector, tell
@@ -28,14 +22,12 @@ from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from tf_config.contract import EXIT_USAGE
 
-_MOMENT = 0.1  # seconds
-_TEARDOWN_TIMEOUT = 60.0
+_TEARDOWN_TIMEOUT = 60.0  # seconds
 
 
 def render(job: KubernetesJob) -> str:
     """Returns the objects as JSON, for `kubectl apply -f -`."""
     objects = kubernetes_objects.render(job)
-    kubernetes_objects.check_text(objects)
     made = {"apiVersion": "v1", "kind": "List", "items": objects}
     return json.dumps(made, indent=1) + "\n"
 
@@ -96,7 +88,6 @@ def _submit(job: KubernetesJob, record: Record, client: KubernetesClient) -> Non
             f"another --name, or end it with python -m launch.jobs cancel {job.name}"
         )
     made = kubernetes_objects.render(job)
-    kubernetes_objects.check_text(made)
     try:
         for each in made:
             client.create(each)
@@ -112,7 +103,7 @@ def status(record: Record) -> Status:
     pods = client.find("Pod", selector(record.name))
     jobs = client.find("Job", selector(record.name))
     if found := kubernetes_state.end(jobs, pods):
-        return Status(ENDED, found.code, found.reason)
+        return found
     if not jobs and not pods:
         code = record.end.get("code")
         return Status(ENDED, code, "" if code is not None else "it was deleted")
@@ -129,11 +120,11 @@ def status(record: Record) -> Status:
 def follow(record: Record) -> Iterator[str]:
     """Yields what the launcher shows; without a process that does so, copies the logs."""
     if record.is_alive:
-        yield from local.follow(record)
+        yield from here.follow(record)
         return
     client = client_of(record)
     if not client.find("Pod", selector(record.name)):
-        yield from local.follow(record)
+        yield from here.follow(record)
         return
     with record.held():
         follower = Follower(client, record, None)
@@ -143,24 +134,18 @@ def follow(record: Record) -> Iterator[str]:
 
 def logs(record: Record, task: str) -> Iterator[str]:
     """Yields the lines of a task's log, from its file here."""
-    return local.logs(record, task)
+    return here.logs(record, task)
 
 
 def cancel(record: Record) -> None:
     """Deletes a job, its launcher first, so that the chief can still reach the ps."""
     client = client_of(record)
     was_there = remove(client, record.name, record.grace_period)
-    deadline = time.monotonic() + _TEARDOWN_TIMEOUT
-    while record.is_alive and time.monotonic() < deadline:
-        time.sleep(_MOMENT)
+    here.wait_for_end(record, _TEARDOWN_TIMEOUT)
     if was_there and not record.end:
         record.write_end(CANCELLED)
 
 
 def client_of(record: Record) -> KubernetesClient:
-    """Returns the namespace of a job.
-
-    Raises:
-        EngineError: If the client is not installed, or there is no such context.
-    """
+    """Returns the namespace of a job."""
     return KubernetesClient(**record.where)

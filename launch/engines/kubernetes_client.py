@@ -30,9 +30,6 @@ class KubernetesClient:
         context: The context of the user's kubeconfig; '' for the current one.
         namespace: The namespace; '' for that of the context.
         kubeconfig: The files, as in KUBECONFIG; '' for the user's.
-
-    Raises:
-        EngineError: If the client is not installed, or there is no such context.
     """
 
     def __init__(
@@ -114,9 +111,7 @@ class KubernetesClient:
     def log(self, pod: str, since: int | None) -> Iterator[bytes]:
         """Yields a pod's log as it comes, each line after the time of its writing.
 
-        Args:
-            pod: The pod's name.
-            since: Seconds into the past at which to begin; None for the beginning.
+        It begins `since` seconds ago, or at the beginning.
         """
         asked: dict[str, Any] = {"follow": True, "timestamps": True}
         if since is not None:

@@ -1,16 +1,16 @@
 """Follows a job of Kubernetes from here: its output, its logs, its start and its removal."""
 
-import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
-from launch.engines import kubernetes_logs, kubernetes_state
-from launch.engines.engine import EngineError
+from launch.engines import engine, kubernetes_logs, kubernetes_state
+from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.kubernetes_client import KINDS, KubernetesClient
 from launch.engines.kubernetes_logs import PodLogs
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods
-from launch.engines.kubernetes_state import CANCELLED, End
+from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from launch.loopback import make_log_dir
 
@@ -19,6 +19,8 @@ _LAST_WORDS = 10.0
 _SILENCE_TIMEOUT = 600.0
 _TEARDOWN_TIMEOUT = 60.0
 _FAILED_TO_START = 1
+
+tell = partial(engine.tell, "kubernetes")
 
 
 class Follower:
@@ -42,7 +44,7 @@ class Follower:
         self._lacks = "not every pod runs"
         self._told: set[str] = set()
         self._begun = time.monotonic()
-        self._end: End | None = None
+        self._end: Status | None = None
         self._is_late = False
 
     def lines(self, signals: list[int]) -> Iterator[str]:
@@ -82,7 +84,7 @@ class Follower:
         jobs = self._client.find("Job", selector(name))
         self._end = kubernetes_state.end(jobs, pods)
         if self._end is None and not jobs:
-            self._end = End(CANCELLED, "the job was deleted")
+            self._end = Status(ENDED, CANCELLED, "the job was deleted")
         if self._end is not None or self._is_up or self._job is None:
             return
         everyone, now = {LAUNCHER, *self._record.tasks}, kubernetes_state.started(pods)
@@ -119,16 +121,12 @@ class Follower:
     def settle(self) -> int:
         """Records the end, takes the job away, and returns its exit status."""
         assert self._end
+        assert self._end.code is not None
         if self._end.reason:
             tell(self._end.reason)
         self._record.write_end(self._end.code)
         remove(self._client, self._record.name, self._record.grace_period)
         return self._end.code
-
-
-def tell(text: str) -> None:
-    """Tells the user about the job."""
-    print(f"launch.kubernetes: {text}", file=sys.stderr, flush=True)
 
 
 def selector(name: str) -> str:
@@ -138,14 +136,7 @@ def selector(name: str) -> str:
 
 
 def remove(client: KubernetesClient, name: str, grace_period: float) -> bool:
-    """Deletes every object of a job, and waits until they are gone.
-
-    Returns:
-        Whether there were any.
-
-    Raises:
-        EngineError: If something does not go.
-    """
+    """Deletes every object of a job, and waits; returns whether there was any."""
     found = selector(name)
     deadline = time.monotonic() + 2 * grace_period + _TEARDOWN_TIMEOUT
     was_there = False

@@ -14,6 +14,7 @@ from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import task_of
 from launch.engines.kubernetes_pods import LAUNCHER, LOG_PREFIX
 from launch.engines.kubernetes_state import has_ended, has_log
+from launch.plan import log_name
 
 _RETRY_INTERVAL = 1.0  # seconds
 _ITS_LOGS = re.compile(rb"/\S*" + LOG_PREFIX.encode() + rb"[a-z0-9_]+")
@@ -93,12 +94,8 @@ class PodLogs:
 
 def paths(log_dir: str, tasks: Sequence[str]) -> dict[str, str]:
     """Returns the file for each task's log, and for the launcher's."""
-    found = {each: os.path.join(log_dir, f"{_file(each)}.log") for each in tasks}
+    found = {each: os.path.join(log_dir, log_name(each)) for each in tasks}
     return {**found, LAUNCHER: os.path.join(log_dir, "launch.log")}
-
-
-def _file(task: str) -> str:
-    return task.replace(":", "-")
 
 
 def _lines(chunks: Any) -> Any:

@@ -78,11 +78,7 @@ def task_of(pod: Mapping[str, Any]) -> str:
 
 
 def render(job: KubernetesJob) -> list[dict[str, Any]]:
-    """Returns the objects, in the order in which they are to be created.
-
-    Raises:
-        EngineError: If a pod would get a name that the network does not allow.
-    """
+    """Returns the objects, in the order in which they are to be created."""
     _check_names(job)
     every = tasks_of(job.counts)
     first, last = every, []
@@ -90,12 +86,14 @@ def render(job: KubernetesJob) -> list[dict[str, Any]]:
         # Kubernetes has room for pods in the order in which they come.
         first = [each for each in every if each.job != "worker"]
         last = [each for each in every if each.job == "worker"]
-    return [
+    found = [
         *(_secret(job), _policy(job), _service(job)),
         *(_job(job, each) for each in first),
         _job_of(job, f"{job.name}-{LAUNCHER}", LAUNCHER, job.pods.render(LAUNCHER)),
         *(_job(job, each) for each in last),
     ]
+    _check_text(found)
+    return found
 
 
 def _object(
@@ -185,12 +183,8 @@ def _check_names(job: KubernetesJob) -> None:
         )
 
 
-def check_text(value: Any) -> None:
-    """Checks that every string can be sent.
-
-    Raises:
-        EngineError: If one cannot.
-    """
+def _check_text(value: Any) -> None:
+    """Checks that every string can be sent."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -203,8 +197,8 @@ def check_text(value: Any) -> None:
             raise EngineError(f"{value!r} has a zero byte: omit it")
     elif isinstance(value, dict):
         for name, each in value.items():
-            check_text(name)
-            check_text(each)
+            _check_text(name)
+            _check_text(each)
     elif isinstance(value, list | tuple):
         for each in value:
-            check_text(each)
+            _check_text(each)

@@ -52,8 +52,6 @@ class Pods:
         work_dir: The working directory; '' for the image's own.
         env: Variables for every pod.
         resources: What the pods of each role ask for, as `resources_of` returns it.
-        anti_affinity: Whether two ps must not share a node (`required`), or rather not
-            (`preferred`), or may (`off`).
         ps_node_selector: The labels of nodes for ps.
         extra: A part of a pod's `spec`, merged into every pod.
     """
@@ -67,7 +65,6 @@ class Pods:
     work_dir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    anti_affinity: str = "preferred"
     ps_node_selector: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -89,12 +86,9 @@ class Pods:
     def render(
         self, role: str, *, index: int | None = None, hostname: str = ""
     ) -> dict[str, Any]:
-        """Returns the template of the pods of a role.
+        """Returns the template of the pods of a role: `LAUNCHER`, or a job of the cluster.
 
-        Args:
-            role: `LAUNCHER`, or a job of the cluster.
-            index: The index of the task; None for the launcher.
-            hostname: The pod's name in the network; '' for the launcher, which nobody calls.
+        The launcher has no index, and no name in the network: nobody calls it.
         """
         spec: dict[str, Any] = {
             "restartPolicy": "Never",
@@ -146,20 +140,16 @@ class Pods:
         return found
 
     def _ps_placement(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.ps_node_selector:
-            found["nodeSelector"] = dict(self.ps_node_selector)
+        # Each ps sends and receives what all workers do, so they rather share no node.
         term = {
             "labelSelector": {"matchLabels": self.labels("ps")},
             "topologyKey": "kubernetes.io/hostname",
         }
-        if self.anti_affinity == "required":
-            rule: Any = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-        else:
-            weighted = {"weight": 100, "podAffinityTerm": term}
-            rule = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
-        if self.anti_affinity != "off":
-            found["affinity"] = {"podAntiAffinity": rule}
+        weighted = {"weight": 100, "podAffinityTerm": term}
+        rule = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
+        found: dict[str, Any] = {"affinity": {"podAntiAffinity": rule}}
+        if self.ps_node_selector:
+            found["nodeSelector"] = dict(self.ps_node_selector)
         return found
 
 
@@ -184,11 +174,7 @@ def resources_of(
 
 
 def check_extra(extra: Any) -> Mapping[str, Any]:
-    """Returns a part of a pod's `spec` that can be merged into the pods.
-
-    Raises:
-        EngineError: If it is none, or sets what the launcher decides.
-    """
+    """Returns a part of a pod's `spec` that can be merged into the pods."""
     if not isinstance(extra, Mapping):
         raise EngineError(
             "a pod's spec is a mapping, such as tolerations: [...]; received "

@@ -3,9 +3,9 @@
 import json
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from launch.engines.engine import ENDED, Status
 from launch.engines.kubernetes_objects import RETRIED, task_of
 from launch.engines.kubernetes_pods import LAUNCHER
 
@@ -16,23 +16,15 @@ CANCELLED = 128 + signal.SIGTERM
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
-@dataclass(frozen=True)
-class End:
-    """How a job ended: its exit status, and the reason unless its program decided it."""
-
-    code: int
-    reason: str = ""
-
-
 def end(
     jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
-) -> End | None:
-    """Returns how a job ended; None if it has not."""
+) -> Status | None:
+    """Returns how a job ended, with the reason unless its program decided it; or None."""
     for pod in pods:
         if task_of(pod) == LAUNCHER:
             told = _state(pod, "terminated").get("message", "")
             try:
-                return End(int(json.loads(told)["code"]))
+                return Status(ENDED, int(json.loads(told)["code"]))
             except (ValueError, KeyError, TypeError):
                 continue
     for job in jobs:
@@ -40,7 +32,7 @@ def end(
             if condition["type"] == "Failed" and condition["status"] == "True":
                 why = f"{condition.get('reason')}: {condition.get('message')}"
                 name = job["metadata"]["name"]
-                return End(1, f"Kubernetes has given up on {name} ({why})")
+                return Status(ENDED, 1, f"Kubernetes has given up on {name} ({why})")
     return None
 
 
@@ -54,10 +46,7 @@ def shortage(
 ) -> str:
     """Returns what a job lacks to start, in words; '' if it can.
 
-    Args:
-        tasks: Its tasks, and the launcher.
-        started: Those of them that run.
-        min_workers: How many workers are enough; None if it needs all tasks.
+    `tasks` has the launcher, too; without `min_workers`, the job needs all.
 
     >>> shortage(["ps:0", "worker:0", "worker:1"], ["ps:0", "worker:1"], 1)
     ''

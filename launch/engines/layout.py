@@ -53,11 +53,9 @@ class Layout:
     def example_ports(
         self, first_port: int | None, protection: str
     ) -> dict[int, list[int]]:
-        """Returns ports for each host that nobody has looked at.
+        """Returns ports for each host that nobody has looked at, from a wanted one up.
 
-        Args:
-            first_port: The port that the user wants; None for any.
-            protection: With TLS, no two tasks of the cluster have the same port.
+        With TLS, no two tasks of the cluster have the same port.
         """
         if protection == mode.TLS:
             left = itertools.count(_EXAMPLE_INNER_PORT)
@@ -76,14 +74,9 @@ class Layout:
         return {host: End(self.addresses[host], port) for host in self.used}
 
     def cluster(self, ports: Mapping[int, Sequence[int]], protection: str) -> Cluster:
-        """Returns the cluster.
+        """Returns the cluster, given enough ports for the tasks of each host.
 
-        Args:
-            ports: Enough ports for the tasks of each host.
-            protection: With TLS, every task is at the same address on every host.
-
-        Raises:
-            ClusterError: If the addresses are malformed.
+        With TLS, every task is at the same address on every host.
         """
         free = {host: iter(each) for host, each in ports.items()}
         found: dict[str, list[str]] = {}

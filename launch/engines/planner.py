@@ -9,7 +9,7 @@ from typing import Any
 from launch.engines import preflight
 from launch.engines.engine import EngineError
 from launch.engines.layout import Layout, Surroundings
-from launch.engines.port_choice import OwnPorts, PortChoice, SharedPorts
+from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job import Job
 from launch.loopback import make_job
@@ -43,12 +43,7 @@ class HostPlanner:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def example(self, layout: Layout, there: Surroundings) -> Job:
-        """Plans the job with ports that nobody has looked at.
-
-        Raises:
-            PlanError: If the program does not fit the cluster.
-            ClusterError: If the addresses are malformed.
-        """
+        """Plans the job with ports that nobody has looked at."""
         ports = layout.example_ports(self.first_port, self.protection)
         return self._job(layout, there, ports, layout.example_ends(self.first_port))
 
@@ -64,9 +59,7 @@ class HostPlanner:
         example = self.example(layout, there)
         needs = {each: layout.num_tasks[each] for each in layout.used}
         is_closed = self.protection == mode.TLS
-        choice: PortChoice = (SharedPorts if is_closed else OwnPorts)(
-            needs, self.first_port
-        )
+        choice = (SharedPorts if is_closed else OwnPorts)(needs, self.first_port)
         reports = self._look(
             example, layout, there, {each: choice.candidates(each) for each in needs}
         )

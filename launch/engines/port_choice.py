@@ -2,40 +2,19 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from launch.network import ports
 
 _SPARE = 100
 
 
-class PortChoice(Protocol):
-    """Asks every host about some ports, and chooses among the free ones."""
-
-    def candidates(self, host: int) -> list[int]:
-        """Returns the ports to look at on a host."""
-        ...
-
-    def problems(self, free: Mapping[int, Collection[int]]) -> dict[int | None, str]:
-        """Returns what is missing, by host; under None what no host alone can mend.
-
-        Args:
-            free: Those of the candidates that are free, by host.
-        """
-        ...
-
-    def tasks(self, free: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
-        """Returns the ports of each host's tasks."""
-        ...
-
-    def entries(self, free: Mapping[int, Collection[int]]) -> dict[int, int]:
-        """Returns each host's port that leads to all of its tasks; none if none does."""
-        ...
-
-
 @dataclass(frozen=True)
 class OwnPorts:
-    """Every host has a port for each of its tasks, as other hosts see it."""
+    """Every host has a port for each of its tasks, as other hosts see it.
+
+    It asks every host about some ports, and chooses among the free ones; so does
+    `SharedPorts`, in whose place it can be.
+    """
 
     num_tasks: Mapping[int, int]
     first_port: int | None = None
@@ -48,7 +27,11 @@ class OwnPorts:
         return ports.at_random(count + _SPARE)
 
     def problems(self, free: Mapping[int, Collection[int]]) -> dict[int | None, str]:
-        """Returns what is missing, by host."""
+        """Returns what is missing, by host; under None what no host alone can mend.
+
+        Args:
+            free: Those of the candidates that are free, by host.
+        """
         wanted = f" from --first_port={self.first_port}" if self.first_port else ""
         return {
             host: f"lacks {need - len(free[host])} of {need} free ports{wanted}"

@@ -134,15 +134,7 @@ def ask(
 
     Once the job could start with those that have answered, the others get a few seconds
     more. Of hosts without which it starts, it is supposed that they are like the others.
-
-    Args:
-        job: The job, with its tasks on the hosts.
-        connections: The command per host that runs a line of shell there.
-        asked: What to look for on each, for `launch.remote.probe`.
-        timeout: Seconds to wait.
-
-    Returns:
-        What each host has, and why each of those that were supposed did not answer.
+    Returns what each host has, and why each of those that were supposed did not answer.
     """
     questions = [_Question(connections[h], asked[h], timeout) for h in connections]
     with ThreadPoolExecutor(max(1, len(questions))) as pool:

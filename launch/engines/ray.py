@@ -6,32 +6,30 @@ bridge to an actor, which runs the agent of `launch.remote` on its node. One mor
 """
 
 import json
-import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from launch import foreground
-from launch.engines import background, moves, ray_handle
-from launch.engines.engine import STARTING, EngineError, Status
+from launch.engines import here, ray_handle
+from launch.engines.engine import STARTING, EngineError, Status, tell
+from launch.engines.here import Run, cancel, follow, logs
 from launch.engines.layout import record_of
 from launch.engines.ray_handle import DriverHandle
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request, describe
 from launch.engines.record import Record
-from launch.engines.ssh import cancel, follow, logs
-from launch.engines.ssh import status as status_here
 from launch.job import Job
-from launch.loopback import make_log_dir
 from launch.supervise import policy
 from launch.supervise.handle import Handle
 from tf_config import Task
-from tf_config.contract import EXIT_USAGE
 
 __all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
+
+_tell = partial(tell, "ray")
 
 
 @dataclass(frozen=True)
@@ -61,63 +59,44 @@ def render(job: RayJob) -> str:
     ]
     for plan in job.example.plans:
         # Ray has no command that a person could run on a node; this is for a shell there.
-        there = replace(plan, remote=None)
-        lines += [f"# {plan.name} on {plan.address}", there.shell_line()]
+        lines += replace(plan, remote=None).lines
     return "\n".join(lines)
 
 
 def run(job: RayJob, record: Record) -> int:
     """Runs a job to its end; however this process ends, the job ends with it."""
-    make_log_dir(record.log_dir)
-    with record.held() as lock:
-        _tell(record.announcement)
-        return _run(job, record, lock, lambda: None)
+    return here.run(record, partial(_run, job), _tell)
 
 
 def detach(job: RayJob, record: Record) -> None:
     """Starts a process of its own that runs the job, and waits for its places."""
-    make_log_dir(record.log_dir)
-    output = os.path.join(record.log_dir, "launch.log")
-
-    def work(started: Callable[[], None]) -> None:
-        found = replace(record, output=output)
-        with found.held() as lock:
-            _run(job, found, lock, started)
-
-    background.run(output, work)
+    here.detach(record, partial(_run, job))
 
 
 def status(record: Record) -> Status:
     """Returns how a job stands."""
     if record.is_alive and not record.tasks:
         return Status(STARTING, reason="Ray has not reserved what it needs yet")
-    return status_here(record)
+    return here.status(record)
 
 
 def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) -> int:
-    """Runs a job, again if its tasks have to move, and records its exit status."""
-    codes = [EXIT_USAGE]
+    """Runs a job, again on other nodes if one is lost or there are more."""
+    codes: list[int] = []
 
-    def once(log_dir: str) -> tuple[int, bool]:
-        code, has_moved, has_grown = _run_once(job, record, log_dir, lock, started)
-        codes.append(code)
-        grown.append(has_grown)
-        return code, has_moved
+    def once(log_dir: str) -> Run:
+        try:
+            found = _run_once(job, record, log_dir, lock, started)
+        except EngineError as error:
+            # Raised before the first run, it says that nothing was started.
+            if not codes:
+                raise
+            _tell(f"the job cannot go on elsewhere: {error}")
+            return Run(codes[-1])
+        codes.append(found.code)
+        return found
 
-    grown = [False]
-    try:
-        moves.run(job.example, once, _tell, is_free=lambda: grown[-1])
-    except EngineError as error:
-        # Raised before the first run, it says that nothing was started.
-        if len(codes) == 1:
-            raise
-        _tell(f"the job cannot go on elsewhere: {error}")
-    except SystemExit as end:
-        codes.append(end.code if isinstance(end.code, int) else 1)
-        raise
-    finally:
-        record.write_end(codes[-1])
-    return codes[-1]
+    return here.run_and_move(job.example, record, once, _tell)
 
 
 def _run_once(
@@ -126,8 +105,7 @@ def _run_once(
     log_dir: str,
     lock: int,
     started: Callable[[], None],
-) -> tuple[int, bool, bool]:
-    """Runs a job on nodes; returns its status, whether it must move, and to more nodes."""
+) -> Run:
     log = ray_handle.log_path(record.log_dir)
     with closing(DriverHandle(job.request, log, [lock])) as driver:
         planned = replace(job.plan(driver.places()), log_dir=log_dir)
@@ -145,9 +123,9 @@ def _run_once(
             on_signal=moved.interrupt,
         )
     if not (code and moved.came) or moved.interrupted:
-        return code, False, False
+        return Run(code)
     # The program was told to end, which is not why.
-    return policy.exit_status(policy.LOST), True, moved.has_grown
+    return Run(policy.exit_status(policy.LOST), True, moved.has_grown)
 
 
 class _Moved:
@@ -204,7 +182,3 @@ class _Moved:
 
     def interrupt(self, signum: int) -> None:
         self.interrupted = True
-
-
-def _tell(text: str) -> None:
-    print(f"launch.ray: {text}", file=sys.stderr, flush=True)

@@ -232,11 +232,7 @@ class Driver:
 
 
 def _check_reachable(address: str) -> None:
-    """Checks that somebody listens there; Ray itself would try for minutes.
-
-    Raises:
-        EngineError: If nobody does.
-    """
+    """Checks that somebody listens there; Ray itself would try for minutes."""
     host, has_port, port = address.removeprefix("ray://").rpartition(":")
     if not (has_port and port.isdigit()):
         return  # Such as auto.

@@ -7,11 +7,11 @@ from typing import Any
 
 from launch.engines import ray_handle, ray_rank, ray_request
 from launch.engines.engine import EngineError
-from launch.engines.ray_outcome import WorkerError, WorkerLostError, result
 from launch.engines.ray_reservation import Reservation
 from launch.network import ports
 from launch.secure import mode
 from tf_config import Cluster, Task, TFConfig, contract, proxies
+from tf_config.address import bracketed
 
 _CANDIDATES = 20
 _OPEN = (
@@ -21,6 +21,22 @@ _OPEN = (
 )
 _GRACE_PERIOD = 5.0  # seconds
 _START_TIMEOUT = 60.0
+
+
+class WorkerError(RuntimeError):
+    """A function has failed on a worker; `__cause__` is its exception, if it came over.
+
+    Attributes:
+        rank: The worker's index.
+    """
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class WorkerLostError(WorkerError):
+    """The process of a worker, or its node, has died."""
 
 
 class Executor:
@@ -223,7 +239,7 @@ class Executor:
         if missing := [place["address"] for place in found if place["port"] is None]:
             raise EngineError(f"{missing[0]} has no free port for a worker")
         cluster = Cluster.from_dict(
-            {"worker": [_join(place["address"], place["port"]) for place in found]}
+            {"worker": [f"{bracketed(p['address'])}:{p['port']}" for p in found]}
         )
         ray.get(
             [
@@ -268,7 +284,7 @@ class Executor:
             for each in done:
                 rank = asked.index(each)
                 try:
-                    results[rank] = result(rank, self._addresses[rank], each)
+                    results[rank] = _result(rank, self._addresses[rank], each)
                 except WorkerError as failed:
                     error = error or failed
                     deadline = min(deadline, time.monotonic() + _GRACE_PERIOD)
@@ -281,5 +297,22 @@ class Executor:
         raise error
 
 
-def _join(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+def _result(rank: int, address: str, asked: Any) -> Any:
+    """Returns what a call has returned on a worker, or raises a `WorkerError`."""
+    import ray
+
+    name = f"worker {rank} on {address}"
+    try:
+        pickled, stack = ray.get(asked)
+    except ray.exceptions.RayError as lost:
+        why = next(iter(str(lost).splitlines()), "")
+        raise WorkerLostError(
+            rank, f"{name} was lost: its process or its node has died ({why})"
+        ) from None
+    if not stack:
+        return ray.cloudpickle.loads(pickled)
+    try:
+        cause = ray.cloudpickle.loads(pickled)
+    except Exception:
+        cause = None  # Its class is not here.
+    raise WorkerError(rank, f"{name} failed:\n\n{stack}") from cause

@@ -15,14 +15,8 @@ from launch.engines import ray_bridge
 from launch.engines.engine import EngineError
 from launch.engines.ray_places import Place
 from launch.engines.ray_request import Request
+from launch.supervise import handle
 
-# As for the supervisor: neither the package nor its absence in the user's directory may
-# matter.
-_BOOT = (
-    "import sys; sys.path[0] = sys.argv.pop(1); "
-    "from launch.engines.ray_driver import main; main()"
-)
-_ROOT = str(Path(__file__).resolve().parents[2])
 _CLOSE_TIMEOUT = 30.0  # seconds
 _MARGIN = 60.0  # More than the driver's own.
 
@@ -38,7 +32,7 @@ class DriverHandle:
         self._control, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, _ROOT, str(theirs.fileno())],
+                handle.command("launch.engines.ray_driver", theirs),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -115,11 +109,7 @@ class DriverHandle:
 
 
 def check_installed() -> None:
-    """Checks that Ray can be imported.
-
-    Raises:
-        EngineError: If it is not installed here.
-    """
+    """Checks that Ray can be imported."""
     import importlib.util
 
     if importlib.util.find_spec("ray") is None:

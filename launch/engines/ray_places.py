@@ -9,6 +9,7 @@ from launch.engines.layout import Layout
 from launch.job import Job
 from launch.plan import task_name
 from tf_config import Task
+from tf_config.address import bracketed
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def layout(tasks: Sequence[Task], places: Places) -> Layout:
     ]
     return Layout(
         [Host(name) for name in names],
-        [f"[{each}]" if ":" in each else each for each in addresses],
+        [bracketed(each) for each in addresses],
         {task: index[places[task_name(task)].node] for task in tasks},
     )
 
@@ -68,11 +69,7 @@ def connections(tasks: Sequence[Task], places: Places) -> list[tuple[str, ...]]:
 
 
 def python(places: Places) -> str:
-    """Returns the interpreter of Ray's processes.
-
-    Raises:
-        EngineError: If the nodes do not agree.
-    """
+    """Returns the interpreter of Ray's processes."""
     found = {place.python: place.address for place in places.values()}
     if len(found) > 1:
         (one, here), (other, there), *_ = found.items()

@@ -197,9 +197,6 @@ def memory(text: str) -> int:
 
     >>> memory("4G"), memory("512M")
     (4294967296, 536870912)
-
-    Raises:
-        EngineError: If it is none.
     """
     found = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", text)
     if not found or not int(found[1]):
@@ -223,9 +220,6 @@ def runtime_env(
         text: The user's, as a JSON object or the name of a file with one.
         work_dir: A directory that the nodes have; then nothing is shipped.
         ours: Directories that the job writes here.
-
-    Raises:
-        EngineError: If the user's is none, or does not fit the directory.
     """
     given = {} if text is None else _parse(text)
     if work_dir is not None and "working_dir" in given:

@@ -84,11 +84,7 @@ class Reservation:
         )
 
     def ask_later(self, later: Sequence[Group]) -> None:
-        """Asks Ray for more, which it need not have now.
-
-        Args:
-            later: Groups of one task each, all alike.
-        """
+        """Asks Ray for groups of one task each, all alike, which it need not have now."""
         from ray.util.placement_group import placement_group
 
         self._later = list(later)

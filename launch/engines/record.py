@@ -200,11 +200,7 @@ def directory() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Returns a name that a job can have on every engine.
-
-    Raises:
-        RecordError: If it cannot.
-    """
+    """Returns a name that a job can have on every engine."""
     if not re.fullmatch(_NAME, name):
         raise RecordError(
             f"a job cannot be named {name!r}: choose 1 to 52 lower-case letters, digits "
@@ -214,11 +210,7 @@ def check_name(name: str) -> str:
 
 
 def name_of(given: str | None, script: str) -> str:
-    """Returns the name that a job is given, or a new one.
-
-    Raises:
-        RecordError: If no job can have it.
-    """
+    """Returns the name that a job is given, or a new one."""
     return new_name(script) if given is None else check_name(given)
 
 

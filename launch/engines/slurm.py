@@ -9,22 +9,21 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from launch import foreground
-from launch.engines import background, slurm_client, slurm_script
+from launch.engines import background, engine, here, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
+from launch.engines.here import Tail
 from launch.engines.record import Record, RecordError, load
 from launch.engines.slurm_allocation import Node, Warnings
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch
-from launch.engines.ssh import logs as logs_here
-from launch.engines.tail import Tail
 from launch.job import Job
 from launch.loopback import make_log_dir
 
@@ -35,6 +34,8 @@ _REFUSAL_TIMEOUT = 10.0
 _CANCEL_TIMEOUT = 180.0
 _SILENCE_TIMEOUT = 600.0
 _FILE_TIMEOUT = 5.0
+
+tell = partial(engine.tell, "slurm")
 
 
 def render(job: Batch) -> str:
@@ -87,15 +88,7 @@ def run_in_allocation(
     """Runs a job on the nodes of this process, of which the first is this one.
 
     The job goes back into Slurm's queue if Slurm takes the nodes before its program has
-    succeeded.
-
-    Args:
-        job_id: The allocation's job.
-        first: The node that hears Slurm's warnings.
-        prepare: Looks at the nodes, and returns the job and what is known about it.
-
-    Raises:
-        EngineError: If `prepare` does, and not because Slurm takes the nodes.
+    succeeded. `prepare` looks at the nodes; its `EngineError` is raised unless that is why.
     """
     warnings = Warnings()
     failure: BaseException | None = None
@@ -258,7 +251,7 @@ def _follow(record: Record, watch: Callable[[SlurmJob | None], None]) -> Iterato
 
 def logs(record: Record, task: str) -> Iterator[str]:
     """Yields the lines of a task's log file."""
-    return logs_here(record.placed, task)
+    return here.logs(record.placed, task)
 
 
 def cancel(record: Record) -> None:
@@ -277,8 +270,3 @@ def cancel(record: Record) -> None:
 def _look(record: Record) -> SlurmJob | None:
     # Without an id, Slurm's commands mean every job.
     return slurm_client.look(record.job_id) if record.job_id else None
-
-
-def tell(text: str) -> None:
-    """Tells the user about the job."""
-    print(f"launch.slurm: {text}", file=sys.stderr, flush=True)

@@ -46,8 +46,7 @@ class Node:
     def connect(self, gpus: range | None = None) -> tuple[str, ...]:
         """Returns the command that runs a line of shell on it, its last argument.
 
-        Args:
-            gpus: Which of the GPUs that Slurm shows there the line sees; None for all.
+        The line sees some of the GPUs that Slurm shows there, or all.
         """
         line = _DEAF
         if gpus is not None:
@@ -62,11 +61,7 @@ class Node:
 
 
 def parts(environ: Mapping[str, str]) -> list[list[Node]]:
-    """Returns the nodes of each part of the allocation; one part if they are alike.
-
-    Raises:
-        EngineError: If the environment does not say which.
-    """
+    """Returns the nodes of each part of the allocation; one part if they are alike."""
     found = []
     for index in range(int(environ.get("SLURM_HET_SIZE", "0"))):
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}", "")
@@ -148,12 +143,3 @@ class Warnings:
         if not self.came:
             self.came = True
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def visible_gpus(index: int, gpus_per_worker: int) -> range:
-    """Returns the GPUs of the worker with an index among those of its node.
-
-    >>> visible_gpus(1, 2)
-    range(2, 4)
-    """
-    return range(index * gpus_per_worker, (index + 1) * gpus_per_worker)

@@ -130,11 +130,7 @@ def _share(tasks: int, nodes: int) -> int:
 
 
 def check_directive(text: str) -> str:
-    """Returns an option of sbatch that a script can carry.
-
-    Raises:
-        EngineError: If it is none, or one that the launcher sets.
-    """
+    """Returns an option of sbatch that a script can carry."""
     name = text.partition("=")[0].removeprefix("--")
     if name in _OURS:
         raise EngineError(f"the launcher needs --{name} of sbatch for itself: omit it")
@@ -147,11 +143,7 @@ def check_directive(text: str) -> str:
 
 
 def render(batch: Batch) -> str:
-    """Returns the script.
-
-    Raises:
-        EngineError: If an option is malformed.
-    """
+    """Returns the script."""
     first = {
         "job-name": batch.name,
         # The script redirects its output itself: a directive would expand % in a path.

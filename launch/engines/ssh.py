@@ -5,30 +5,28 @@ of its processes is a connection, with the agent of `launch.remote` at its other
 """
 
 import contextlib
-import os
 import re
 import shlex
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from launch import foreground
-from launch.engines import background, moves, tail
-from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
+from launch.engines import here
+from launch.engines.engine import EngineError, tell
+from launch.engines.here import Run, cancel, follow, logs, status
 from launch.engines.hosts import Host
 from launch.engines.layout import record_of
 from launch.engines.record import Record
-from launch.engines.tail import Tail
 from launch.job import Job
-from launch.loopback import make_log_dir
+from tf_config.address import bracketed
 
-_MOMENT = 0.1  # seconds
-_TEARDOWN_TIMEOUT = 30.0
+__all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
+
+_tell = partial(tell, "ssh")
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,7 @@ def address(ssh: str, host: Host) -> str:
 
 
 def addresses(ssh: str, hosts: Sequence[Host]) -> list[str]:
-    """Returns where the other hosts reach each host.
-
-    Raises:
-        EngineError: If other hosts cannot reach one of them there.
-    """
+    """Returns where the other hosts reach each host."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         found = list(pool.map(lambda host: address(ssh, host), hosts))
     for host, name in zip(hosts, found, strict=True):
@@ -90,7 +84,7 @@ def addresses(ssh: str, hosts: Sequence[Host]) -> list[str]:
                 f"{first.name} and {host.name} have the same address, {name}: name each "
                 "host once; it can run several tasks"
             )
-    return [f"[{each}]" if ":" in each.strip("[]") else each for each in found]
+    return [bracketed(each) for each in found]
 
 
 def render(job: Job) -> str:
@@ -100,40 +94,33 @@ def render(job: Job) -> str:
         here = [each for each in job.plans if each.remote and each.remote.host == host]
         lines.append(f"# {host}")
         for plan in here:
-            lines += [f"# {plan.name} on {plan.address}", plan.shell_line()]
+            lines += plan.lines
     return "\n".join(lines)
 
 
 def run(job: SshJob, record: Record) -> int:
     """Runs a job to its end; however this process ends, the job ends with it."""
-    make_log_dir(job.first.log_dir)
-    with record.held() as lock:
-        _tell(record.announcement)
-        return _run(job, record, lock)
+    return here.run(record, partial(_run, job), _tell)
 
 
 def detach(job: SshJob, record: Record) -> None:
     """Starts a process of its own that runs the job."""
-    make_log_dir(job.first.log_dir)
-    output = os.path.abspath(os.path.join(job.first.log_dir, "launch.log"))
-
-    def work(started: Callable[[], None]) -> None:
-        found = replace(record, output=output)
-        with found.held() as lock:
-            started()
-            _run(job, found, lock)
-
-    background.run(output, work)
+    here.detach(record, partial(_run, job))
 
 
-def _run(job: SshJob, record: Record, lock: int) -> int:
-    """Runs a job, again if a host is lost, and records its exit status."""
+def _run(job: SshJob, record: Record, lock: int, started: Callable[[], None]) -> int:
+    """Runs a job, again on the other hosts if one is lost."""
     lost: list[str] = []
 
-    def once(log_dir: str) -> tuple[int, bool]:
+    def once(log_dir: str) -> Run:
         planned = job.first
         if lost:
-            planned = replace(job.without(lost), log_dir=log_dir)
+            try:
+                planned = replace(job.without(lost), log_dir=log_dir)
+            except EngineError as error:
+                # It would say that nothing was started.
+                _tell(f"the job cannot go on without {', '.join(lost)}: {error}")
+                return Run(1)
             found = record_of(planned, record.name, record.engine)
             replace(found, output=record.output).write()
         events: list[Mapping[str, Any]] = []
@@ -146,77 +133,7 @@ def _run(job: SshJob, record: Record, lock: int) -> int:
         )
         gone = [str(each["lost_host"]) for each in events if "lost_host" in each]
         lost.extend(gone)
-        return code, bool(gone) and not signals
+        return Run(code, bool(gone) and not signals)
 
-    code = 1
-    try:
-        code = moves.run(job.first, once, _tell)
-    except EngineError as error:
-        # Raised before the first run, it would say that nothing was started.
-        _tell(f"the job cannot go on without {', '.join(lost)}: {error}")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-        raise
-    finally:
-        record.write_end(code)
-    return code
-
-
-def status(record: Record) -> Status:
-    """Returns how a job stands."""
-    if record.is_alive:
-        logs = [log for *_, log in record.tasks.values()]
-        return Status(RUNNING if any(map(os.path.exists, logs)) else STARTING)
-    if not (end := record.end):
-        return Status(ENDED, reason="its launcher was killed")
-    return Status(ENDED, end["code"])
-
-
-def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows; if that is on a terminal, what the tasks write."""
-    if record.output:
-        tails = [Tail(record.output)]
-    else:
-        tails = tail.of_tasks({name: log for name, (*_, log) in record.tasks.items()})
-    while True:
-        is_alive = record.is_alive
-        for each in tails:
-            yield from each.lines()
-        if not is_alive:
-            break
-        time.sleep(_MOMENT)
-    for each in tails:
-        yield from each.rest()
-
-
-def logs(record: Record, task: str) -> Iterator[str]:
-    """Yields the lines of a task's log file, which is on this machine."""
-    if task not in record.tasks:
-        raise EngineError(
-            f"job {record.name} has no task {task!r}; it has {', '.join(record.tasks)}"
-        )
-    path = record.tasks[task][2]
-    with contextlib.suppress(FileNotFoundError), open(path, errors="replace") as log:
-        yield from (line.rstrip("\n") for line in log)
-
-
-def cancel(record: Record) -> None:
-    """Ends a job as Ctrl-C would, and with SIGKILL if that does not end it in time."""
-    for signum, timeout in (
-        (signal.SIGTERM, 2 * record.grace_period + _TEARDOWN_TIMEOUT),
-        (signal.SIGKILL, record.grace_period + _TEARDOWN_TIMEOUT),
-    ):
-        if not record.is_alive:
-            return
-        record.signal(signum)
-        deadline = time.monotonic() + timeout
-        while record.is_alive and time.monotonic() < deadline:
-            time.sleep(_MOMENT)
-    if record.is_alive:
-        raise EngineError(
-            f"job {record.name} does not end: look at process {record.pid} and its children"
-        )
-
-
-def _tell(text: str) -> None:
-    print(f"launch.ssh: {text}", file=sys.stderr, flush=True)
+    started()
+    return here.run_and_move(job.first, record, once, _tell)

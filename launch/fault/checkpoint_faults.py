@@ -36,11 +36,7 @@ def cut_short(checkpoint: Path) -> None:
 
 
 def check_can_be_filled(directory: str) -> None:
-    """Checks that the file system is small enough to be one made for this purpose.
-
-    Raises:
-        FaultError: If it is larger, and so may be in use by others.
-    """
+    """Checks that the file system is small enough to be one made for this purpose."""
     size = shutil.disk_usage(existing_part(directory)).total
     if size > _LARGEST_FILLED:
         raise FaultError(

@@ -67,11 +67,7 @@ class Sampler:
 
 
 def cpu_of(pids: Mapping[str, int]) -> Read:
-    """Returns what reads the CPU seconds of processes, and of the whole machine.
-
-    Args:
-        pids: The processes by their names. The machine is the name ''.
-    """
+    """Returns what reads the CPU seconds of processes, and of the machine as ''."""
     last = dict.fromkeys(pids, 0.0)
 
     def read() -> Mapping[str, float]:

@@ -59,9 +59,6 @@ def run(
         env: Variables for the tasks that run the script.
         count_bytes: Reads the bytes `sent TASK` and `received TASK` of each task. By
             default, the bytes of the connections of its process.
-
-    Raises:
-        LogDirError: If the log directory cannot be written.
     """
     make_log_dir(job.log_dir)
     # Absolute, since the script may change its directory.

@@ -29,9 +29,6 @@ def bytes_per_second(rate: str) -> float:
 
     >>> bytes_per_second("1gbit")
     125000000.0
-
-    Raises:
-        RateError: If it is not a positive number and kbit, mbit or gbit.
     """
     found = _RATE.fullmatch(rate)
     if found is None or not float(found[1]):

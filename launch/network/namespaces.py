@@ -57,11 +57,9 @@ class Network:
         return received, sent
 
     def shape(self, rate: str | None, burst: str = _BURST) -> None:
-        """Limits what each host sends and receives.
+        """Limits what each host sends and receives, to a rate of `tc` such as `1gbit`.
 
-        Args:
-            rate: A rate of `tc`, such as `1gbit`; None for no limit.
-            burst: A size of `tc`: what may pass at once after a pause.
+        `burst` is what may pass at once after a pause; a rate of None is no limit.
         """
         for name in self._index:
             inside = ["ip", "netns", "exec", self.namespace(name)]

@@ -140,9 +140,7 @@ class Agent:
             fds, env[name] = [*fds, self._report_end], str(self._report_end)
 
         def die_with_agent() -> None:
-            host.prctl(host.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != agent:
-                os.kill(os.getpid(), signal.SIGKILL)
+            host.die_with_parent(agent)
             if not self._is_server:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             elif self._files.numbers:

@@ -22,11 +22,6 @@ _SILENCE = 30_000  # milliseconds that a host may take to acknowledge what was s
 _CHUNK = 64 * 1024
 
 
-def command(python: str, address: str, task: str) -> tuple[str, ...]:
-    """Returns the command that runs a line of shell, its last argument."""
-    return (python, "-m", "launch.remote.connector", address, task)
-
-
 def connect(address: str, key: bytes, task: str, wish: dict[str, str]) -> socket.socket:
     """Returns a connection to a pod.
 

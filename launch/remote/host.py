@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import socket
 from typing import Any
 
@@ -84,4 +85,17 @@ def _stat(pid: int) -> list[str]:
 
 def prctl(option: int, value: int) -> None:
     """Sets an attribute of this process: one of those above."""
-    _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+    # prctl(2) is variadic and reads an unsigned long; ctypes would pass a C int.
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Asks the kernel to send `signum` to this process when its parent dies.
+
+    The kernel regards the *thread* that started this process as its parent.
+    """
+    prctl(PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:  # The parent died before the call.
+        os.kill(os.getpid(), signum)

@@ -1,9 +1,9 @@
 """Looks at a host before a job starts, and prints what it found as a line of JSON.
 
-It is sent to the host as source, as `agent.py` is. Standard input brings what to look for: `python`, `env` and `cwd` of the tasks,
-the `script` (None if no task of this host runs it), `packages` and `modules`, candidates
-for `ports`, the `addresses` of all hosts, and whether to look for what `--secure` needs:
-`is_closed` (its ports are to be closed to other hosts).
+It is sent to the host as source, as `agent.py` is. Standard input brings what to look for:
+`python`, `env` and `cwd` of the tasks, the `script` (None if no task of this host runs it),
+`packages` and `modules`, candidates for `ports`, the `addresses` of all hosts, and whether
+to look for what `--secure` needs: `is_closed` (its ports are to be closed to other hosts).
 """
 
 import json
@@ -16,6 +16,7 @@ import subprocess
 from typing import Any
 
 from launch.network import loopback_only
+from launch.remote import host
 
 _TIMEOUT = 60  # seconds; the launcher's own deadline is usually earlier.
 
@@ -66,7 +67,6 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         "proxies": {
             k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")
         },
-        "is_root": os.geteuid() == 0,
         "secure": _secure() if asked["is_closed"] else {},
     }
 
@@ -106,12 +106,9 @@ def _versions(asked: dict[str, Any]) -> list[Any]:
 
 
 def _is_free(port: int) -> bool:
+    # Stricter than `host.is_free`: the job can choose among many.
     with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+        return host.can_bind(probe, ("", port))
 
 
 def _ephemeral() -> list[int]:

@@ -1,4 +1,4 @@
-"""Whether a script uses the cluster that was started for it: pure decisions.
+"""Whether a script uses the cluster that was started for it.
 
 A script that does not know about the cluster, such as one with
 `tf.distribute.MirroredStrategy` or without any strategy, trains separately in each process
@@ -7,13 +7,20 @@ a script that does use its cluster connects to another task, or listens on its o
 before it trains. That it trains, Keras's output says.
 """
 
+import math
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+import psutil
+
+from launch.console.console import Console
 from launch.console.keras_output import is_training
 from launch.plan import TaskPlan
 from tf_config import Task
+
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Socket(NamedTuple):
@@ -157,3 +164,62 @@ def _count(tasks: Sequence[Task]) -> str:
         for job, n in counts.items()
     ]
     return f"the {' and '.join(words)}"
+
+
+class ClusterWatch:
+    """Looks while a job runs, and warns of a program that trains without its cluster."""
+
+    def __init__(
+        self,
+        use: ClusterUse,
+        plans: Sequence[TaskPlan],
+        pids: Callable[[], Collection[int]],
+        console: Console,
+    ) -> None:
+        self._use = use
+        self._plans = plans
+        self._pids = pids
+        self._console = console
+        self._looked = 0.0
+
+    @property
+    def interval(self) -> float:
+        """How often to call `check`, in seconds."""
+        return _SECONDS_BETWEEN_LOOKS if self._use.is_open else math.inf
+
+    def check(self) -> None:
+        """Looks at the tasks' sockets, if it is time."""
+        now = time.monotonic()
+        # The loop runs every check after every event.
+        if now - self._looked < self.interval:
+            return
+        self._looked = now
+        used = self._is_used(self._pids())
+        if notice := self._use.see(used):
+            self._console.notice(notice)
+
+    def finish(self) -> None:
+        """Looks once more when the program has ended.
+
+        A closed connection stays visible for another minute, so none is missed.
+        """
+        if self._use.is_open:
+            # No process ids: a closed connection has no process, so only its ports can
+            # tell.
+            self._use.finish(self._is_used(set()))
+
+    def _is_used(self, pids: Collection[int]) -> bool:
+        if any(plan.remote for plan in self._plans):
+            return True  # Nobody sees the sockets of other hosts.
+        try:
+            return is_used(_sockets(), self._plans, pids)
+        except psutil.Error:
+            return True  # Not known: rather no warning than a wrong one.
+
+
+def _sockets() -> list[Socket]:
+    return [
+        Socket(each.pid, each.laddr.port, each.raddr.port if each.raddr else None)
+        for each in psutil.net_connections("tcp")
+        if each.laddr
+    ]

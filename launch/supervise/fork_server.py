@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from launch.supervise import processes
+from launch.remote import host
 from tf_config import contract
 from tf_config.contract import ForkAnswer, ForkRequest
 
@@ -49,7 +49,7 @@ class ForkServer:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=[number],
-                preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+                preexec_fn=functools.partial(host.die_with_parent, os.getpid()),
             )
 
     @property
@@ -76,14 +76,8 @@ class ForkServer:
     ) -> ForkAnswer:
         """Forks a task in its own session; it dies with this process.
 
-        Args:
-            argv: Its command.
-            env: Its environment.
-            fds: Its files: the number in the task, then the one in this process.
-
-        Returns:
-            The task's process id, or why this one cannot be forked. A fork server that
-            does not answer is killed, and the task that it may have forked never begins.
+        `fds` has the task's files: the number there, then the one in this process. A fork
+        server that does not answer is killed, and a task that it has forked never begins.
         """
         request = ForkRequest(tuple(argv), env, os.getcwd(), tuple(fds))
         permit, grant = os.pipe()

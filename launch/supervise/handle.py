@@ -18,12 +18,14 @@ from launch.supervise.processes import check_platform
 # Not `-m launch.supervise.supervisor`: the package may not be on the path, and -m would
 # put the user's current directory first on it. And `pkill -f launch.local` must not match
 # the supervisor, which has to survive the launcher to clean up after it.
-_BOOT = (
-    "import sys; sys.path[0] = sys.argv.pop(1); "
-    "from launch.supervise.supervisor import main; main()"
-)
+_BOOT = "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; main()"
 _TEARDOWN_TIMEOUT = 30.0
 _ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def command(module: str, control: socket.socket) -> list[str]:
+    """Returns the command that runs a module of ours with one end of a socket."""
+    return [sys.executable, "-c", _BOOT.format(module), _ROOT, str(control.fileno())]
 
 
 class Handle:
@@ -42,7 +44,7 @@ class Handle:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, _ROOT, str(theirs.fileno())],
+                command("launch.supervise.supervisor", theirs),
                 pass_fds=[theirs.fileno(), *keep],
                 start_new_session=True,
             )

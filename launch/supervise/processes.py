@@ -7,10 +7,8 @@ descendants, so that none escapes by changing its session, environment or parent
 """
 
 import contextlib
-import ctypes
 import functools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,9 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
+from launch.remote.host import PR_SET_CHILD_SUBREAPER, die_with_parent, prctl
 
 
 class PlatformError(RuntimeError):
@@ -58,17 +54,7 @@ class Exit:
 
 def adopt_orphans() -> None:
     """Makes this process the parent of any orphan among its descendants."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Asks the kernel to send `signum` to this process when its parent dies.
-
-    The kernel regards the *thread* that started this process as its parent.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # The parent died before the call.
-        os.kill(os.getpid(), signum)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def spawn(
@@ -80,25 +66,12 @@ def spawn(
     stdin: int | None = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> int:
-    """Starts a task in its own session; it dies with this process.
+    """Starts a task in its own session, and returns its process id; it dies with this process.
 
     The session keeps the terminal's Ctrl-C from reaching the task directly: the
     supervisor decides which tasks end, and in which order. Call it from the main
-    thread, and reap with `reap`.
-
-    Args:
-        argv: Its command.
-        env: Its environment.
-        output: The file of its standard output.
-        errors: The file of its standard error; None for that of its output.
-        stdin: The file of its standard input; None for this process's own.
-        pass_fds: Other files that it gets, under the same numbers.
-
-    Returns:
-        The process id of the task.
-
-    Raises:
-        OSError: If the program cannot be started.
+    thread, and reap with `reap`. By default errors go where the output goes; a `stdin`
+    of None is this process's own.
     """
     process = subprocess.Popen(
         argv,
@@ -132,16 +105,10 @@ def reap() -> list[Exit]:
 def kill_descendants(
     timeout: float, spare: Sequence[int] = ()
 ) -> tuple[list[Exit], list[str]]:
-    """Kills all descendants, retrying for up to `timeout` seconds.
+    """Kills all descendants but some, retrying for up to `timeout` seconds.
 
-    Call `adopt_orphans` first.
-
-    Args:
-        timeout: Seconds to try.
-        spare: Processes to leave alone, which have no children.
-
-    Returns:
-        The exits of those that ended, and descriptions of those that are still alive.
+    Call `adopt_orphans` first. Those to `spare` must have no children. Returns the exits of
+    those that ended, and descriptions of those that are still alive.
     """
     exits: list[Exit] = []
     deadline = time.monotonic() + timeout
@@ -181,10 +148,3 @@ def describe(pid: int) -> str:
     except psutil.Error:
         command = ""
     return f"process {pid} ({command[:60]})" if command else f"process {pid}"
-
-
-def _prctl(option: int, value: int) -> None:
-    # prctl(2) is variadic and reads an unsigned long; ctypes would pass a C int.
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -48,18 +48,11 @@ def request_of(
 class RemoteProcess:
     """What runs on another host, with the agent of `launch.remote` around it.
 
-    Args:
-        connect: The command that runs a line of shell on the host.
-        python: The interpreter there.
-        request: What the agent is asked; see `launch.remote.agent.Agent`.
-        output: The file of its standard output and error.
-        events: The file that gets what the agent tells, and the connection's messages.
+    `output` is the file of its standard output and error. `events` gets what the agent
+    tells, and the messages of the connection's program.
 
     Attributes:
         was_reached: Whether the agent has answered.
-
-    Raises:
-        OSError: If the connection's program cannot be started.
     """
 
     def __init__(

@@ -66,12 +66,10 @@ class Restarts:
         return again if self._job.max_restarts or self._worst(again) else ()
 
     def recover(self, again: tuple[Task, ...]) -> Verdict | None:
-        """Restarts tasks, or gives them up.
+        """Restarts tasks, or gives up workers that the job does not need.
 
-        Returns:
-            None, or the verdict on the job: there were too many restarts, a task cannot
-            be started, or a host that had some cannot be reached any more. Workers that
-            the job does not need are given up in place of that.
+        Returns the verdict on the job if it cannot go on: there were too many restarts, a task
+        cannot be started, or a host that had some cannot be reached any more.
         """
         job, now, exits = self._job, time.monotonic(), self._tasks.exits
         cause = cause_of(exits)

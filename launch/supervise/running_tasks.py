@@ -70,11 +70,7 @@ class RunningTasks:
         return [process for process in self if process.alive]
 
     def start(self, plans: Collection[TaskPlan]) -> Verdict | None:
-        """Starts tasks, again if they have run before.
-
-        Returns:
-            None, or the verdict on the job if one of them cannot be started.
-        """
+        """Starts tasks, again if they have run; returns a verdict if one cannot be."""
         for plan in plans:
             before = self._processes.get(plan.task)
             self.exits.pop(plan.task, None)
@@ -126,11 +122,7 @@ class RunningTasks:
         processes.kill_strays([*kept, *self._starter.pids, *self._tunnels.pids])
 
     def kill_everything(self) -> list[str]:
-        """Kills every descendant of this process; call `close` next.
-
-        Returns:
-            Descriptions of the processes that could not be killed.
-        """
+        """Kills every descendant, and describes those that live; call `close` next."""
         for process in self:
             process.told_to_end |= process.alive
         # On other hosts, nobody else would wait for the end of what runs there.

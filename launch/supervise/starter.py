@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from launch import forking
 from launch.job import Job
@@ -21,39 +20,6 @@ from tf_config import contract
 from tf_config.contract import Report
 
 _LOG_NAME = "fork-server.log"
-
-
-class Started(Protocol):
-    """A process that a `Starter` has started: a child of the supervisor stands for it."""
-
-    @property
-    def pid(self) -> int:
-        """The process id of the child."""
-        ...
-
-    def signal(self, signum: int) -> None:
-        """Sends a signal to the task."""
-        ...
-
-    def let_go(self) -> None:
-        """Ends the child, whether or not the task has ended with it."""
-        ...
-
-    def listens(self, port: int) -> bool:
-        """Returns whether the task accepts connections on the port."""
-        ...
-
-    def hear(self, line: str) -> Report | str | None:
-        """Takes a line of the reports; returns a report, or text that is for the log."""
-        ...
-
-    def exit(self, exit: Exit) -> Exit:
-        """Returns how the task ended, given how the child did."""
-        ...
-
-    def close(self) -> None:
-        """Closes its files; the child has ended."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +49,10 @@ class LocalProcess:
 
     def close(self) -> None:
         """Does nothing: it has no files."""
+
+
+Started = LocalProcess | RemoteProcess
+"""What a `Starter` has started: a child of the supervisor stands for it."""
 
 
 class Starter:
@@ -139,17 +109,9 @@ class Starter:
     ) -> Started:
         """Starts a task in its own session; it dies with this process.
 
-        Args:
-            plan: The task.
-            env: Its environment: on this machine the whole of it, on another host what
-                is added there. It names `reports` if the task may report.
-            output: The file of its standard output and error.
-            reports: The file of its reports.
-            inherit_stdin: Whether it reads this process's standard input. On another
-                host, it reads nothing.
-
-        Raises:
-            OSError: If it cannot be started.
+        `env` is its whole environment on this machine, and what is added on another host. It
+        names `reports`, the file of its reports, if the task may report. On another host, it
+        reads no standard input.
         """
         if plan.remote:
             python, *_ = plan.argv

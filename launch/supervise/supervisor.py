@@ -20,10 +20,10 @@ from launch.console.console import Console
 from launch.job import Job
 from launch.network import reach
 from launch.plan import EVERY_TASK, TaskPlan
+from launch.remote import host
 from launch.secure import mode
 from launch.supervise import policy, processes, readiness
-from launch.supervise.cluster_use import ClusterUse
-from launch.supervise.cluster_watch import ClusterWatch
+from launch.supervise.cluster_use import ClusterUse, ClusterWatch
 from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.output import Output
@@ -60,7 +60,12 @@ class Supervisor:
         self._restarts = Restarts(
             job, self._tasks, self._loop, self._end_request, console
         )
-        self._watch = ClusterWatch(self._use, job.plans, self._tasks, console)
+        self._watch = ClusterWatch(
+            self._use,
+            job.plans,
+            lambda: {task.pid for task in self._tasks.alive},
+            console,
+        )
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
@@ -221,9 +226,9 @@ class Supervisor:
             code = -(self._end_request.signals or [signal.SIGTERM])[0]
         return Verdict(policy.exit_status(code))
 
-    def _prepare_to_move(self, host: str, lost: tuple[Task, ...]) -> None:
+    def _prepare_to_move(self, gone: str, lost: tuple[Task, ...]) -> None:
         """Lets the script save, if it has not lost its variables."""
-        self._tell({"lost_host": host})
+        self._tell({"lost_host": gone})
         if all(task.job == "worker" for task in lost):
             self._forward(signal.SIGTERM)
 
@@ -309,7 +314,7 @@ def main() -> None:
     supervisor = Supervisor(job, control, console)
     if parent := request["parent"]:
         # No task has been started yet, so the default action of the signal is fine.
-        processes.die_with_parent(parent, signal.SIGHUP)
+        host.die_with_parent(parent, signal.SIGHUP)
     status = supervisor.run()
     # The interpreter would turn a closed standard output into status 120.
     os._exit(status)
