@@ -36,11 +36,11 @@ from tfdist.synchronous.reader.rows import (
     Operand,
     Rows,
     has_rows,
-    somewhere,
+    kept_apart,
 )
 
 Known = tuple[Reduction, Rows | None]
-"""The kind of a tensor, and where its rows are if that is ROWS."""
+"""The kind of a tensor, and its rows if that is ROWS."""
 
 # The number of rows that these return depends on the values of the examples.
 _SELECTIONS = frozenset(
@@ -107,7 +107,7 @@ class ReductionReader:
                 self.note(each, Reduction.ROWS, Rows())
 
     def known(self, tensor: Any) -> Known:
-        """Returns the kind of a tensor, and where its rows are."""
+        """Returns the kind of a tensor, and its rows."""
         return self.kind_of(tensor), self.rows.get(tensor.ref())
 
     def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
@@ -202,7 +202,7 @@ class ReductionReader:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
         if not self._is_strict:
-            return self.note(tensor, Reduction.ROWS, somewhere(at))
+            return self.note(tensor, Reduction.ROWS, kept_apart(at))
         try:
             rows = follow(at)
         except NotOwnError as error:
@@ -212,7 +212,7 @@ class ReductionReader:
             is_selected = op.type in _SELECTIONS and not is_known
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
-            rows = somewhere(at)
+            return self.note(tensor, Reduction.ROWS, kept_apart(at))
         return self.note(tensor, Reduction.ROWS, rows)
 
     def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
@@ -253,7 +253,7 @@ class ReductionReader:
             if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
                 return Reduction.MEAN
         if has_rows(tensor) and (is_apart(op) or not self._is_strict):
-            rows = somewhere(self._application(tensor, inputs))
+            rows = kept_apart(self._application(tensor, inputs))
             return self.note(tensor, Reduction.ROWS, rows)
         return (
             Reduction.MIXED
@@ -292,24 +292,19 @@ class ReductionReader:
         if op.type in ("Identity", "Cast"):
             return Reduction.SHAPE
         measured = _measured(shape)
-        if measured is None:
+        if measured is None or measured.ref() not in self.rows:
             return Reduction.UNKNOWN
         if op.type == "Prod":
             return self._count()
-        axis = self.rows.get(measured.ref(), Rows()).axis
-        if op.type == "StridedSlice" and shape.shape.rank == 1:
-            begin = tf.get_static_value(inputs[1])
-            if begin is not None:
-                is_masked = op.get_attr("begin_mask") & 1
-                first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
-                is_scalar = tensor.shape.rank == 0
-                if is_scalar and first == axis:
-                    return self._count()
-                # The sizes of the other axes are those of an example, equal everywhere.
-                if is_scalar or first > axis:
-                    return Reduction.SAME
-                return Reduction.UNKNOWN if axis else Reduction.SHAPE
-        return Reduction.UNKNOWN if axis else Reduction.OTHER
+        begin = tf.get_static_value(inputs[1]) if op.type == "StridedSlice" else None
+        if begin is None or shape.shape.rank != 1:
+            return Reduction.OTHER
+        is_masked = op.get_attr("begin_mask") & 1
+        first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+        # The sizes of the other axes are those of an example, equal everywhere.
+        if first:
+            return Reduction.SAME
+        return self._count() if tensor.shape.rank == 0 else Reduction.SHAPE
 
     def _count(self) -> Reduction:
         return Reduction.SUM if self._has_varying_rows else Reduction.COUNT
