@@ -210,13 +210,6 @@ class Batches(keras.utils.PyDataset):
         return self.x[i * 8 : i * 8 + 8], self.y[i * 8 : i * 8 + 8]
 
 
-@case
-def py_dataset(strategy):
-    model = compiled(strategy)
-    history = model.fit(Batches(*data(37)), shuffle=False, epochs=2, verbose=0)
-    return result(model, history)
-
-
 class Seen(keras.metrics.Metric):
     """Counts how often each example, named by its target, was seen."""
 

@@ -120,11 +120,6 @@ def mean_by_hand(model, x, y, p):
 
 
 @own_loss
-def keras_loss(model, x, y, p):
-    return keras.losses.MeanSquaredError()(y, p)
-
-
-@own_loss
 def average_of_tensorflow(model, x, y, p):
     penalty = tf.nn.scale_regularization_loss(tf.nn.l2_loss(model.weights[0]))
     return tf.nn.compute_average_loss(tf.square(y - p)[:, 0]) + 0.1 * penalty
@@ -151,36 +146,14 @@ def sum_and_mean(model, x, y, p):
     return 0.1 * sum_by_hand(model, x, y, p) + mean_by_hand(model, x, y, p)
 
 
-@own_loss
-def sum_over_count(model, x, y, p):
-    return tf.reduce_sum(tf.square(y - p)) / tf.cast(tf.shape(x)[0], tf.float32)
-
-
-@refused_loss
-def number_of_examples_beside_a_mean(model, x, y, p):
-    n = tf.cast(tf.shape(x)[0], tf.float32)
-    return tf.reduce_mean(tf.square(y - p)) * (0.5 + 0.01 * n) + 0.002 * n
-
-
 @refused_loss
 def root_of_a_mean(model, x, y, p):
     return tf.sqrt(tf.reduce_mean(tf.square(y - p)))
 
 
 @refused_loss
-def weighted_mean(model, x, y, p):
-    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    return loss(y, p, sample_weight=x[:, 0])
-
-
-@refused_loss
-def dice(model, x, y, p):
-    return keras.losses.Dice()(y, tf.sigmoid(p))
-
-
-@refused_loss
-def mean_of_those_selected(model, x, y, p):
-    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), x[:, 0] > 0.5))
+def greatest_loss(model, x, y, p):
+    return tf.reduce_max(tf.square(y - p)) * tf.reduce_mean(p)
 
 
 @tf.custom_gradient
@@ -209,16 +182,6 @@ def penalty_on_the_gradient(model, x, y, p):
         loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
     gradients = tape.gradient(loss, model.trainable_variables)
     return loss + 0.1 * sum(tf.reduce_sum(tf.square(each)) for each in gradients)
-
-
-@tf.function
-def squared_error(y, p):
-    return tf.reduce_mean(tf.square(y - p))
-
-
-@own_loss
-def in_a_function(model, x, y, p):
-    return squared_error(y, p) + 0.1 * squared_error(2.0 * y, p)
 
 
 @case
@@ -281,14 +244,6 @@ def fitted(strategy, data, metric=None, **options):
         metrics = [metric()] if metric else ["mae"]
     model = cases.compiled(strategy, functional, **{"metrics": metrics, **options})
     return cases.result(model, model.fit(*data, **FIT))
-
-
-@case
-def function_that_returns_a_scalar(strategy):
-    def loss(y, p):
-        return keras.ops.mean(keras.ops.square(y - p))
-
-    return fitted(strategy, cases.data(45), loss=loss)
 
 
 @case
@@ -367,45 +322,6 @@ def loss_object_in_add_loss(strategy):
     return cases.result(model, model.fit([x, y], None, **FIT))
 
 
-@case
-def activity_regularizer(strategy):
-    """A sum over examples, which Keras does not divide."""
-
-    def build():
-        layer = keras.layers.ActivityRegularization(l2=0.01)
-        return cases.dense(layer)
-
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
-
-
-class Statistics(keras.metrics.Metric):
-    """Custom sums: of examples, of steps, and of a step's mean."""
-
-    def __init__(self):
-        super().__init__(name="statistics")
-        for name in ("examples", "steps", "means"):
-            setattr(self, name, self.add_variable((), "zeros", name=name))
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.examples.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
-        self.steps.assign_add(1.0)
-        self.means.assign(self.means + keras.ops.mean(y_true))
-
-    def result(self):
-        return {
-            "examples": self.examples + 0.0,
-            "steps": self.steps + 0.0,
-            "average": self.means / self.examples,
-        }
-
-
-@case
-def metric_of_ones_own(strategy):
-    return fitted(strategy, cases.data(45), metric=Statistics)
-
-
 class Counts(keras.layers.Layer):
     """Averages of the batch's values and of the number of its examples."""
 
@@ -463,29 +379,6 @@ def codebook(strategy):
     model = cases.compiled(strategy, build)
     x, y = cases.data(33)
     return cases.result(model, model.fit(x, y, **FIT))
-
-
-@case
-def compiled_losses_that_divide_by_sums(strategy):
-    """Computed on the whole batch: an overlap, and a mean by weights."""
-
-    def build():
-        x = keras.Input((4,))
-        heads = [
-            keras.layers.Dense(
-                1, activation="sigmoid", kernel_initializer=cases.ramp, name=name
-            )(x)
-            for name in "pq"
-        ]
-        return keras.Model(x, dict(zip("pq", heads, strict=True)))
-
-    x, y = cases.data(45)
-    by_weight = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    options = {"loss": {"p": keras.losses.Dice(), "q": by_weight}, "metrics": None}
-    model = cases.compiled(strategy, build, **options)
-    weights = {"p": np.ones(45, "float32"), "q": x[:, 0]}
-    history = model.fit(x, {"p": y, "q": y}, sample_weight=weights, **FIT)
-    return cases.result(model, history)
 
 
 @refused
@@ -571,28 +464,6 @@ class WithoutCall(keras.Model):
 def without_call(strategy):
     model = cases.compiled(strategy, WithoutCall, loss=None, metrics=None)
     return cases.result(model, model.fit(cases.data(45)[0], **FIT))
-
-
-class WeighedByItsMetric(WithoutCall):
-    """Its loss depends on a metric, which one replica of the last batch adds nothing to."""
-
-    def train_step(self, x):
-        self.tracker.reset_state()
-        with tf.GradientTape() as tape:
-            errors = tf.square(x - self.decoder(self.encoder(x)))
-            self.tracker.update_state(errors)
-            scale = tf.stop_gradient(self.tracker.result())
-            self.tracker.update_state(errors**2)
-            loss = tf.reduce_mean(errors) / (scale + self.tracker.result())
-        weights = self.trainable_weights
-        self.optimizer.apply(tape.gradient(loss, weights), weights)
-        return {"loss": self.tracker.result(), "total": self.tracker.total * 2.0}
-
-
-@refused
-def loss_with_a_metric(strategy):
-    model = cases.compiled(strategy, WeighedByItsMetric, loss=None, metrics=None)
-    model.fit(cases.data(41)[0], **FIT)
 
 
 class Decaying(keras.metrics.Metric):
@@ -750,24 +621,6 @@ def within_the_scope(strategy):
 
 
 @refused
-def greatest_loss(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_max(tf.square(y - p)) * tf.reduce_mean(p)
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(*cases.data(45), **FIT)
-
-
-@refused
-def pairs_on_the_first_axis(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_mean(tf.square(x[0] - x[1]) * p)
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(*cases.data(45), **FIT)
-
-
-@refused
 def gradients_by_other_means(strategy):
     class Own(keras.Model):
         def train_step(self, batch):
@@ -779,48 +632,6 @@ def gradients_by_other_means(strategy):
 
     model = cases.compiled(strategy, lambda: functional(Own), loss=None)
     model.fit(*cases.data(45), **FIT)
-
-
-class Greatest(keras.metrics.Metric):
-    def __init__(self):
-        super().__init__(name="greatest")
-        self.value = self.add_variable((), "zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_true)))
-
-    def result(self):
-        return self.value + 0.0
-
-
-@case
-def metric_of_a_maximum(strategy):
-    return fitted(strategy, cases.data(45), metric=Greatest)
-
-
-@case
-def scalar_metric_of_a_maximum(strategy):
-    def greatest_error(y, p):
-        return keras.ops.max(keras.ops.abs(y - p))
-
-    return fitted(strategy, cases.data(45), metrics=[greatest_error])
-
-
-@case
-def first_half_of_the_batch(strategy):
-    def loss(y, p):
-        return keras.ops.mean(keras.ops.square(y[:4] - p[:4]))
-
-    return fitted(strategy, cases.data(45), loss=loss)
-
-
-@case
-def rows_over_their_number(strategy):
-    def loss(y, p):
-        rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
-        return keras.ops.sum(keras.ops.square(y - p) / rows)
-
-    return fitted(strategy, cases.data(45), loss=loss)
 
 
 class Queue(keras.layers.Layer):
@@ -1001,20 +812,6 @@ def plain_variable_from_a_graph(strategy):
 
 
 @refused
-def clipped_gradient_of_a_weight(strategy):
-    @tf.custom_gradient
-    def clipped(weight):
-        return tf.identity(weight), lambda d: tf.clip_by_value(d, -0.1, 0.1)
-
-    class Clipping(keras.layers.Dense):
-        def call(self, x):
-            return x @ clipped(self.kernel.value) + self.bias
-
-    layer = Clipping(3, kernel_initializer=cases.ramp)
-    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(), **FIT)
-
-
-@refused
 def normalized_behind_a_mask(strategy):
     def build():
         return keras.Sequential(
@@ -1035,15 +832,6 @@ def normalized_behind_a_mask(strategy):
 def mean_in_a_plain_variable_in_a_function(strategy):
     mean = tf.VariableAggregation.MEAN
     noting(strategy, NotingInAFunction, aggregation=mean)
-
-
-@refused
-def rows_from_a_shape(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_sum(tf.square(y - p)) / x.shape[0]
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(in_batches_of_8(), verbose=0)
 
 
 class NoisyOfAShape(WithoutCall):
@@ -1087,64 +875,6 @@ def noise_of_a_fixed_size_for_each_part(strategy):
         model.fit(in_batches_of_8(), verbose=0)
     finally:
         strategy.whole_batch = True
-
-
-def with_compiled_loss(strategy, loss):
-    return fitted(strategy, cases.data(45), loss=loss)
-
-
-@case
-def variance(strategy):
-    return with_compiled_loss(strategy, lambda y, p: keras.ops.var(y - p))
-
-
-@case
-def neighbours(strategy):
-    return with_compiled_loss(
-        strategy, lambda y, p: keras.ops.mean(y * keras.ops.flip(p, axis=0))
-    )
-
-
-@case
-def every_pair(strategy):
-    return with_compiled_loss(
-        strategy, lambda y, p: keras.ops.mean((p[:, None] - p[None, :]) ** 2)
-    )
-
-
-@case
-def similarities(strategy):
-    return with_compiled_loss(
-        strategy,
-        lambda y, p: keras.ops.mean(keras.ops.matmul(p, keras.ops.transpose(p))),
-    )
-
-
-@refused
-def normalized_by_a_layer(strategy):
-    """Keras documents what its own layers do with a batch."""
-    layer = keras.layers.BatchNormalization()
-    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(16), **FIT)
-
-
-@refused
-def loop_in_the_scope(strategy):
-    with strategy.scope():
-        model, optimizer = cases.dense(), keras.optimizers.SGD()
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(cases.data()[0]))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-
-
-@refused
-def loop_outside_of_the_scope(strategy):
-    with strategy.scope():
-        model, optimizer = cases.dense(), keras.optimizers.SGD()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(model(cases.data()[0]))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply(gradients, model.trainable_variables)
 
 
 def my_own_callback(batch, logs):
