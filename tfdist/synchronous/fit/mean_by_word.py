@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.fit.exchange import of_last_replica
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.fit.replica import ReplicaStep, on_values
 
 
 def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
@@ -35,22 +35,15 @@ def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tenso
 
 def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
     """Returns the gradient of a replica's own tensor, without the replica's weight."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = own_gradient(step, gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.math.divide_no_nan(gradient, tf.cast(step.weight, gradient.dtype))
+    return on_values(
+        lambda each: tf.math.divide_no_nan(each, tf.cast(step.weight, each.dtype)),
+        gradient,
+    )
 
 
 def over_replicas(step: ReplicaStep, total: Any) -> Any:
     """Returns the mean over the replicas of a gradient that was added up."""
-    if total is None:
-        return None
-    if isinstance(total, tf.IndexedSlices):
-        values = over_replicas(step, total.values)
-        return tf.IndexedSlices(values, total.indices, total.dense_shape)
-    return total / tf.cast(step.replicas, total.dtype)
+    return on_values(lambda each: each / tf.cast(step.replicas, each.dtype), total)
 
 
 def part_of_mean(

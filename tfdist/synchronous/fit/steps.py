@@ -22,9 +22,14 @@ from tfdist.synchronous.fit.refusals import (
     check_copies,
     check_normalization,
 )
-from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
 from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.run import Reductions, ShareFunction, on_batch
+from tfdist.synchronous.fit.run import (
+    Reductions,
+    ShareFunction,
+    VaryingShapesError,
+    on_batch,
+    repeated,
+)
 from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.fit.written import settle_written
 
