@@ -14,7 +14,7 @@ from tfdist.local_update.message import (
     Message,
     bytes_of,
     header_bytes,
-    unpack,
+    message_of,
 )
 from tfdist.local_update.messenger import GivenUpError, OutOfStepError
 from tfdist.local_update.workers import Workers
@@ -31,7 +31,7 @@ def test_a_message_is_what_was_packed():
     payload = np.arange(7, dtype=np.uint8)
     packed = Message(3, 5, [0, 1, 2], payload).pack()
     end = header_bytes(3)
-    found = unpack(packed[:end], packed[end:])
+    found = message_of(packed[:end], packed[end:])
     assert (found.key, found.begin, list(found.versions)) == (3, 5, [0, 1, 2])
     assert found.payload.tolist() == payload.tolist()
 

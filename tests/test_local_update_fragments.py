@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_fragments
+from tfdist.local_update.fragment import one_each
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.outer_step import one_each
 from tfdist.local_update.rounds import Rounds, balanced_groups
 
 from .deadline import DEADLINE

@@ -16,8 +16,7 @@ from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.record import Record
-from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin import Record, Request
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.message import bytes_of
-from tfdist.local_update.record import Record
+from tfdist.local_update.rejoin import Record
 
 
 class Workers:
