@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
-FIT = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
+FIT = {"batch_size": 16, "epochs": 2}
 
 
 def case(function):
@@ -31,10 +31,10 @@ def case(function):
 
 def fitted(strategy, build=cases.dense, rows=45, fit=None, data=None, **options):
     """Trains on batches of 16, 16 and 13, or a last one of a single example."""
-    model = cases.compiled(strategy, build, **{"metrics": None, **options})
-    x, y = data or cases.data(rows)
-    options = {**FIT, "validation_data": (x, y), **(fit or {})}
-    return cases.result(model, model.fit(x, y, **options))
+    given = data or cases.data(rows)
+    fit = {**FIT, "validation_data": given, **(fit or {})}
+    options = {"metrics": None, **options}
+    return cases.fitted(strategy, build, given=given, fit=fit, **options)
 
 
 def in_batch_softmax(y, p):

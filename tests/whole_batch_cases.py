@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
-FIT = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+FIT = {**cases.FIT, "epochs": 2}
 
 
 def case(function):
@@ -37,6 +37,10 @@ def functional(cls=keras.Model, **options):
         1, kernel_initializer=cases.ramp, kernel_regularizer=keras.regularizers.L2(0.01)
     )
     return cls(inputs, dense(inputs), **options)
+
+
+def fitted(strategy, build=functional, optimizer=None, **options):
+    return cases.fitted(strategy, build, optimizer, fit=FIT, **options)
 
 
 def with_loss(loss):
@@ -206,9 +210,7 @@ def mean_by_ones_own_word(strategy):
 def train_step_that_is_a_function(strategy):
     cls = with_loss(mean_by_hand)
     cls.train_step = tf.function(cls.train_step)
-    model = cases.compiled(strategy, lambda: functional(cls), loss=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
+    return fitted(strategy, lambda: functional(cls), loss=None)
 
 
 @case
@@ -234,16 +236,7 @@ def sharpness_aware(strategy):
             self.optimizer.apply(gradients, weights)
             return {"sharp_loss": loss}
 
-    model = cases.compiled(strategy, lambda: functional(Sharp), metrics=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
-
-
-def fitted(strategy, data, metric=None, **options):
-    with strategy.scope():
-        metrics = [metric()] if metric else ["mae"]
-    model = cases.compiled(strategy, functional, **{"metrics": metrics, **options})
-    return cases.result(model, model.fit(*data, **FIT))
+    return fitted(strategy, lambda: functional(Sharp), metrics=None)
 
 
 @case
@@ -263,9 +256,7 @@ def masked(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build)
-    y = ids[..., None].astype("float32")
-    return cases.result(model, model.fit(ids, y, **FIT))
+    return fitted(strategy, build, given=(ids, ids[..., None].astype("float32")))
 
 
 class Positions(keras.layers.Layer):
@@ -294,10 +285,9 @@ def embedded_positions(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build, lambda: keras.optimizers.Adam(0.05))
     x, y = cases.data(45)
-    x = np.stack([x, x[::-1], 2 * x], axis=1)
-    return cases.result(model, model.fit(x, y, **FIT))
+    given = np.stack([x, x[::-1], 2 * x], axis=1), y
+    return fitted(strategy, build, lambda: keras.optimizers.Adam(0.05), given=given)
 
 
 class Endpoint(keras.layers.Layer):
@@ -317,9 +307,8 @@ def loss_object_in_add_loss(strategy):
         outputs = keras.layers.Dense(1, kernel_initializer=cases.ramp)(x)
         return keras.Model([x, y], Endpoint()(y, outputs))
 
-    model = cases.compiled(strategy, build, loss=None, metrics=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit([x, y], None, **FIT))
+    given = list(cases.data(45)), None
+    return fitted(strategy, build, given=given, loss=None, metrics=None)
 
 
 class Counts(keras.layers.Layer):
@@ -349,9 +338,7 @@ def moving_sums(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
+    return fitted(strategy, build)
 
 
 class Codebook(keras.layers.Layer):
@@ -376,9 +363,7 @@ def codebook(strategy):
         head = keras.layers.Dense(1, kernel_initializer=cases.ramp)
         return keras.Sequential([keras.Input((4,)), Codebook(), head])
 
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(33)
-    return cases.result(model, model.fit(x, y, **FIT))
+    return fitted(strategy, build, given=cases.data(33))
 
 
 @refused
@@ -462,8 +447,8 @@ class WithoutCall(keras.Model):
 
 @case
 def without_call(strategy):
-    model = cases.compiled(strategy, WithoutCall, loss=None, metrics=None)
-    return cases.result(model, model.fit(cases.data(45)[0], **FIT))
+    given = cases.data(45)[:1]
+    return fitted(strategy, WithoutCall, loss=None, metrics=None, given=given)
 
 
 class Decaying(keras.metrics.Metric):
@@ -508,8 +493,8 @@ class Towers(keras.Model):
 
 @case
 def two_towers(strategy):
-    model = cases.compiled(strategy, Towers, loss=None, metrics=None)
-    return cases.result(model, model.fit(cases.data(41)[0], **FIT))
+    given = cases.data(41)[:1]
+    return fitted(strategy, Towers, loss=None, metrics=None, given=given)
 
 
 class Noisy(WithoutCall):
@@ -553,14 +538,12 @@ def synchronized_with_a_last_batch_of_one(strategy):
     def build():
         return cases.dense(keras.layers.BatchNormalization(synchronized=True))
 
-    model = cases.compiled(strategy, build)
-    return cases.result(model, model.fit(*cases.data(41), **FIT))
+    return fitted(strategy, build, given=cases.data(41))
 
 
 @case
 def integers(strategy):
-    model = cases.compiled(strategy, lambda: cases.dense(Counting()))
-    return cases.result(model, model.fit(*cases.data(45), **FIT))
+    return fitted(strategy, lambda: cases.dense(Counting()))
 
 
 class Drawing(keras.Sequential):
@@ -630,8 +613,7 @@ def gradients_by_other_means(strategy):
             self.optimizer.apply(tf.gradients(loss, values), self.trainable_variables)
             return {"loss": loss}
 
-    model = cases.compiled(strategy, lambda: functional(Own), loss=None)
-    model.fit(*cases.data(45), **FIT)
+    fitted(strategy, lambda: functional(Own), loss=None)
 
 
 class Queue(keras.layers.Layer):
@@ -769,7 +751,9 @@ class CountsAndRoots(keras.metrics.Metric):
 
 @case
 def metric_of_integers_and_floats(strategy):
-    return fitted(strategy, cases.data(41), CountsAndRoots)
+    with strategy.scope():
+        metric = CountsAndRoots()
+    return fitted(strategy, given=cases.data(41), metrics=[metric])
 
 
 @case
