@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.synchronous.fit import exchange
+from tfdist.synchronous.replica import exchange
 
 
 class Step(SimpleNamespace):

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.current_step import part_to_write
+from tfdist.synchronous.replica.current_step import part_to_write
 from tfdist.variables.creation import variable_path
 
 _handles: list[weakref.ref[Any]] = []

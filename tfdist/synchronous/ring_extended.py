@@ -12,14 +12,14 @@ from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.watched_workers import WatchedWorkers
 from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
-from tfdist.synchronous.fit.current_step import (
+from tfdist.synchronous.on_read import note_on_read
+from tfdist.synchronous.replica.current_step import (
     all_reduced,
     check_not_within,
     exchanging,
     has_reduced_gradients,
     note_equal,
 )
-from tfdist.synchronous.on_read import note_on_read
 
 
 class RingExtended(_tf.MirroredExtended):

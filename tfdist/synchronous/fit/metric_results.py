@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tfdist.synchronous.fit.mean_by_word import updating_metric
+from tfdist.synchronous.replica.mean_by_word import updating_metric
 
 _CHANGES = ("update_state", "reset_state")
 

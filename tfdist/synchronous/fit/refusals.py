@@ -13,9 +13,9 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.on_read import is_on_read
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
+from tfdist.synchronous.replica.step import ReplicaStep
 
 _WRITES = frozenset(
     ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers.input import Totals
 from tfdist.peers.shares import row_count, slice_rows
-from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.replica.computation import tracing
+from tfdist.synchronous.replica.step import ReplicaStep
 
 Reductions = tuple[Reduction, ...] | None
 """The kinds that a rehearsal found, or None where the step's own trace tells them."""

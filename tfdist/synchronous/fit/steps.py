@@ -10,11 +10,6 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
 from tfdist.peers.input import ShardedIterator
-from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.exchange import (
-    of_first_replica,
-    sum_tensors,
-)
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import (
@@ -22,7 +17,6 @@ from tfdist.synchronous.fit.refusals import (
     check_copies,
     check_normalization,
 )
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import (
     Reductions,
     ShareFunction,
@@ -30,8 +24,14 @@ from tfdist.synchronous.fit.run import (
     on_batch,
     repeated,
 )
-from tfdist.synchronous.fit.whole_batch import part_of
-from tfdist.synchronous.fit.written import settle_written
+from tfdist.synchronous.replica.computation import tracing
+from tfdist.synchronous.replica.exchange import (
+    of_first_replica,
+    sum_tensors,
+)
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import part_of
+from tfdist.synchronous.replica.written import settle_written
 
 _as_written = tf.autograph.experimental.do_not_convert
 _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (

@@ -70,6 +70,6 @@ def size_for(seconds: float) -> int:
     """Returns the number of steps of a call.
 
     Args:
-        seconds: Of a step.
+        seconds: How long a step takes.
     """
     return max(1, min(int(LONGEST_CALL / seconds + 1e-9), MOST_STEPS))

@@ -268,7 +268,7 @@ class ReductionReader:
 
         Args:
             op: What calls it.
-            name: Of the attribute that has the function.
+            name: The attribute that has the function.
             given: The function's inputs, in this graph.
         """
         if (op, name) not in self._outputs:

@@ -188,7 +188,7 @@ class ReplicaStep:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Has the seed of TensorFlow's random operations differ by replica.
+        """Draws TensorFlow's random numbers from a seed of this replica.
 
         With `tf.random.set_seed`, they would draw the same numbers on each. The first one
         draws those of one process.

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.fit.computation import WholeBatchComputation
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS
+from tfdist.synchronous.replica.computation import WholeBatchComputation
+from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.variables.increment import NotAdditiveError
 
 

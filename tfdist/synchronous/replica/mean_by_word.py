@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.fit.exchange import of_last_replica
-from tfdist.synchronous.fit.replica import ReplicaStep, on_values
+from tfdist.synchronous.replica.exchange import of_last_replica
+from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 
 def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.synchronous.fit.all_rows import gathered
-from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.all_rows import gathered
+from tfdist.synchronous.replica.exchange import exchanged, of_last_replica
+from tfdist.synchronous.replica.step import ReplicaStep
 
 _MASK = "_keras_mask"
 

@@ -7,12 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
-from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.whole_batch import weighed_targets
 from tfdist.synchronous.reader.own_gradients import check_own_gradients
 from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.replica.exchange import differentiable_sums, reduce_gradients
+from tfdist.synchronous.replica.mean_by_word import over_replicas, own_gradient
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import weighed_targets
 
 
 def of_whole_batch(

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.step import ReplicaStep
 
 # TensorFlow's collectives cannot add these dtypes up: they travel as a wider one.
 CARRIED_AS = {
