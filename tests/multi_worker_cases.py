@@ -926,7 +926,7 @@ def own_loop(strategy):
 @case
 def packs(strategy):
     """How many messages four gradients of 3 MB are."""
-    from tfdist.synchronous.replica.exchange import reduce_gradients
+    from tfdist.synchronous.replica.collectives import reduce_gradients
 
     @tf.function
     def step():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist import mixing
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.message import (
     Call,
     Message,
@@ -17,7 +18,6 @@ from tfdist.local_update.message import (
     message_of,
 )
 from tfdist.local_update.messenger import GivenUpError, OutOfStepError
-from tfdist.local_update.workers import Workers
 
 from .deadline import DEADLINE
 from .mailboxes_in_memory import Crew, Dies
@@ -246,7 +246,7 @@ def test_who_ends_because_of_a_text_lets_the_others_read_its_own():
     crew = Crew(3)
 
     def run(me, exchange):
-        texts = Workers(exchange, ["a", "b", "c"]).gather_texts("x" * me)
+        texts = LocalPeers(exchange, ["a", "b", "c"]).gather_texts("x" * me)
         crew.gone.add(me)
         return texts
 

@@ -19,9 +19,9 @@ from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.workers import Workers
 from tfdist.mixing import Mean, Mixing
 
 
@@ -131,7 +131,7 @@ class LocalUpdateStrategy(
             may_come_back=True,
         )
         self._exchange = joined.exchange
-        self._workers = Workers(self._exchange, joined.names)
+        self._workers = LocalPeers(self._exchange, joined.names)
         super().__init__(_device())
         MEMBERSHIP.joined(self)
         self.fit_driver = LocalUpdateDriver(

@@ -19,13 +19,13 @@ from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.peers.agreement import UnequalModelError
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.on_read import note_on_read
+from tfdist.synchronous.replica.collectives import CARRIED_AS
 from tfdist.synchronous.replica.current_step import (
     all_reduced,
     exchanging,
     has_reduced_gradients,
     note_shapes,
 )
-from tfdist.synchronous.replica.exchange import CARRIED_AS
 from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
-from tfdist.synchronous.replica.exchange import sum_tensors, sums_after
+from tfdist.synchronous.replica.collectives import sum_tensors, sums_after
 from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.synchronous.replica.texts import from_codes, longest_of, to_codes
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.synchronous.replica.all_rows import gathered
-from tfdist.synchronous.replica.exchange import exchanged, of_last_replica
+from tfdist.synchronous.replica.collectives import exchanged, of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep
 
 _MASK = "_keras_mask"

@@ -9,8 +9,8 @@ from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS, REFUSED, Reduction
 from tfdist.synchronous.replica import gradients
+from tfdist.synchronous.replica.collectives import exchanged, of_last_replica
 from tfdist.synchronous.replica.compiled import of_all_examples, update_on_whole_batch
-from tfdist.synchronous.replica.exchange import exchanged, of_last_replica
 from tfdist.synchronous.replica.mean_by_word import part_of_mean, state_of_mean
 from tfdist.synchronous.replica.separable import is_separable
 from tfdist.synchronous.replica.step import ReplicaStep

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.synchronous.reader.own_gradients import check_own_gradients
 from tfdist.synchronous.reader.reduction import Reduction
-from tfdist.synchronous.replica.exchange import differentiable_sums, reduce_gradients
+from tfdist.synchronous.replica.collectives import differentiable_sums, reduce_gradients
 from tfdist.synchronous.replica.mean_by_word import over_replicas, own_gradient
 from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.synchronous.replica.whole_batch import weighed_targets

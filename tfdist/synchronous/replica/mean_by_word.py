@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.replica.exchange import of_last_replica
+from tfdist.synchronous.replica.collectives import of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 

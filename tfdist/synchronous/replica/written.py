@@ -7,7 +7,11 @@ import tensorflow as tf
 from tfdist._authors import Author, is_of_keras, made_in
 from tfdist.synchronous.reader.indivisible import remedies
 from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
-from tfdist.synchronous.replica.exchange import exchanged, of_first_replica, sum_tensors
+from tfdist.synchronous.replica.collectives import (
+    exchanged,
+    of_first_replica,
+    sum_tensors,
+)
 from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.synchronous.replica.whole_batch import part_of
 from tfdist.variables.increment import NotAdditiveError

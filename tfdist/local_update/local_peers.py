@@ -1,4 +1,4 @@
-"""The workers, as `tfdist.peers` asks about them."""
+"""The workers of local updates, as `tfdist.peers` asks about them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from tfdist.local_update.message import bytes_of
 from tfdist.local_update.rejoin import Record
 
 
-class Workers:
+class LocalPeers:
     """Those that take part, with what checks, shards and copies need of a strategy."""
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:

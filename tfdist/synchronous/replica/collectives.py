@@ -1,4 +1,4 @@
-"""Exchanges between the replicas of a step: gradients, statistics, metrics."""
+"""Sums over the replicas of a step: gradients, statistics, metrics."""
 
 from collections.abc import Sequence
 from typing import Any
