@@ -112,7 +112,7 @@ from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split
 from tfdist.splitting.split import SplitError as SplitError
-from tfdist.synchronous.extended import UnequalDevicesError as UnequalDevicesError
+from tfdist.synchronous.devices import UnequalDevicesError as UnequalDevicesError
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (
     SynchronousTrainingError as SynchronousTrainingError,
