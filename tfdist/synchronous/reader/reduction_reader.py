@@ -4,8 +4,8 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so `ReductionReader` reads the graph. It executes nothing, and whatever it
-does not know is refused.
+loss with any function, so the graph is read. Nothing is executed, and whatever is not known is
+refused.
 """
 
 import re
@@ -15,12 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import (
-    is_apart,
-    is_of_keras,
-    is_of_ragged,
-    repeats_ragged_rows,
-)
+from tfdist._authors import is_apart, is_of_keras, is_of_ragged, repeats_ragged_rows
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.reader.combined import combined
 from tfdist.synchronous.reader.indivisible import (
@@ -239,27 +234,26 @@ class ReductionReader:
         """
         op, is_loop = tensor.op, tensor.op.type.endswith("While")
         names = ("body", "cond") if is_loop else ("then_branch", "else_branch")
+        given = inputs if is_loop else inputs[1:]
         read: list[list[Known]] = []
         if "Case" not in op.type and (not is_loop or set(kinds) <= CONSTANTS):
-            given = inputs if is_loop else inputs[1:]
             read = [self._read(op, name, given) or [] for name in names]
-        found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
-        if all(read) and read and found <= CONSTANTS:
-            return Reduction.SAME if found == {Reduction.SAME} else Reduction.DRAWN
-        if all(read) and read and not is_loop and kinds[0] is Reduction.SAME:
-            one, other = (outputs[tensor.value_index] for outputs in read)
-            if one == other:
-                return self.note(tensor, *one)
-            if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
-                return Reduction.MEAN
-        if has_rows(tensor) and (is_apart(op) or not self._is_strict):
-            rows = kept_apart(self._application(tensor, inputs))
-            return self.note(tensor, Reduction.ROWS, rows)
-        return (
-            Reduction.MIXED
-            if has_rows(tensor) and self._is_strict
-            else Reduction.UNKNOWN
-        )
+        if read and all(read):
+            found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
+            if found <= CONSTANTS:
+                return Reduction.DRAWN if Reduction.DRAWN in found else Reduction.SAME
+            if not is_loop and kinds[0] is Reduction.SAME:
+                one, other = (outputs[tensor.value_index] for outputs in read)
+                if one == other:
+                    return self.note(tensor, *one)
+                if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
+                    return Reduction.MEAN
+        if not has_rows(tensor):
+            return Reduction.UNKNOWN
+        if self._is_strict and not is_apart(op):
+            return Reduction.MIXED
+        rows = kept_apart(self._application(tensor, inputs))
+        return self.note(tensor, Reduction.ROWS, rows)
 
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]

@@ -173,6 +173,7 @@ def contracts_rows(at: Application) -> bool:
     if at.op.type not in ("MatMul", "BatchMatMulV2", "Einsum"):
         return True
     try:
+        rows_only(at.operands)
         _label_of_rows(at, _as_einsum(at)[0])
         same([each.rows for each in at.operands if each.rows])
     except NotOwnError:
