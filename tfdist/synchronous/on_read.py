@@ -21,11 +21,6 @@ def created(
     Keras marks variables such as an optimizer's counters as written by the first replica.
     Every replica writes the same value to them anyway. Having TensorFlow copy the first
     one's would take a merge call per variable.
-
-    Args:
-        create: TensorFlow's own way to create a variable with copies.
-        next_creator: What it calls for each copy.
-        kwargs: The arguments for the variable.
     """
     is_of_keras = variable_path.get() is not None
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA

@@ -43,9 +43,6 @@ class MetricResults:
 
     A result counts until the metric's state changes: what it returned before cannot be
     computed from the state after the step.
-
-    Args:
-        model: The Keras model.
     """
 
     def __init__(self, model: Any) -> None:

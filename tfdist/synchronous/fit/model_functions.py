@@ -25,9 +25,6 @@ class ModelFunctions:
     of a function draws the next numbers for its collectives in the order in which they
     were traced. Workers that call differently traced functions would wait for each other
     in different collectives.
-
-    Args:
-        model: The Keras model, under a `SynchronousStrategy`.
     """
 
     data_type = ShardedIterator

@@ -165,11 +165,6 @@ def repeated(
 ) -> tuple[tf.Tensor, Any]:
     """Runs steps on the next shares until the data ends.
 
-    Args:
-        attempt: Runs one step.
-        values: The iterator over the shares.
-        steps: How many steps to run at most.
-
     Returns:
         How many steps had data, and the results of the last one.
 

@@ -41,12 +41,7 @@ _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (
 
 
 class ReplicaSteps(ModelFunctions):
-    """Runs the train or the test steps of a model on all replicas together.
-
-    Args:
-        model: The Keras model.
-        step: The model's `train_step` or `test_step`.
-    """
+    """Runs the train or the test steps of a model on all replicas together."""
 
     def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
         super().__init__(model)

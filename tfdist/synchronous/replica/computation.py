@@ -25,9 +25,6 @@ class WholeBatchComputation(Computation):
     """A loss or metric of the whole batch, which every replica computes alike.
 
     Gradients are those of the whole batch. Nothing else has to differ from Keras's.
-
-    Args:
-        step: The replica's part of the step.
     """
 
     def __init__(self, step: ReplicaStep) -> None:
@@ -96,11 +93,7 @@ class WholeBatchComputation(Computation):
 
 
 class ReplicaComputation(WholeBatchComputation):
-    """One replica's step, on its part of the batch.
-
-    Args:
-        step: The replica's part of the step.
-    """
+    """One replica's step, on its part of the batch."""
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value to assign to a variable on this replica."""

@@ -25,18 +25,10 @@ def of_whole_batch(
 ) -> Any:
     """Returns the gradient of the whole batch's loss.
 
+    `tape_gradient` is `tf.GradientTape.gradient` on this replica; the others are its arguments.
     Gradients are added up here and not in the optimizer, so that whatever a `train_step`
     does with them in between, such as clipping or measuring the norm, gives the same
     result as in one process.
-
-    Args:
-        step: This replica's part of the step.
-        tape_gradient: Computes this replica's own gradient, as
-            `tf.GradientTape.gradient` does.
-        target: As in `tf.GradientTape.gradient`.
-        sources: As in `tf.GradientTape.gradient`.
-        output_gradients: As in `tf.GradientTape.gradient`.
-        unconnected: As in `tf.GradientTape.gradient`.
     """
     targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
     given = [None] * len(targets)

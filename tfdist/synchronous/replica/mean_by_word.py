@@ -18,16 +18,11 @@ from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 
 def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
-    """Returns the factor of a target's gradient on this replica.
+    """Returns the factor of a target's gradient, times the program's own: None for ones.
 
     It is 1 where replicas have as many rows, and their gradients are divided by the number
     of replicas after the backward pass: a `tf.custom_gradient` that clips sees the
     gradient of the replica's own mean.
-
-    Args:
-        step: The replica's step.
-        target: What is differentiated.
-        given: The program's own factor; None for ones.
     """
     given = tf.ones_like(target) if given is None else given
     return given * tf.cast(step.weight, target.dtype)
@@ -53,11 +48,6 @@ def part_of_mean(
 
     A metric of the rows adds up those of all replicas. One that is given a single number,
     such as the mean of a loss, counts it by the replica's share.
-
-    Args:
-        step: The replica's step.
-        value: The number that the replica computed from its own rows.
-        is_increment: Whether it is added to the state of a metric.
     """
     if is_increment and not step.is_given_number:
         return step.counted(value)
@@ -68,13 +58,7 @@ def part_of_mean(
 
 
 def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Returns the state of a metric that a step assigns on this replica.
-
-    Args:
-        step: The replica's step.
-        state: This replica's state so far.
-        value: What the metric assigns, computed from the state and the rows.
-    """
+    """Returns the state of a metric that a step assigns on this replica."""
     if step.is_given_number and value.dtype.is_floating:
         return state + part_of_mean(step, value - state)
     return tf.where(step.count > 0, value, state)
@@ -82,12 +66,7 @@ def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.T
 
 @contextlib.contextmanager
 def updating_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which this thread's replica updates a metric.
-
-    Args:
-        args: The arguments of `update_state`.
-        kwargs: Those with names.
-    """
+    """A context in which this thread's replica updates a metric."""
     step = getattr(current_computation(), "step", None)
     if not isinstance(step, ReplicaStep) or not step.is_mean:
         yield

@@ -167,10 +167,6 @@ class ReplicaStep:
     def check_not_within(self, what: str, instead: str) -> None:
         """Checks that what is being traced is no branch and no loop of the step.
 
-        Args:
-            what: What cannot be done within one.
-            instead: What to do instead.
-
         Raises:
             NestedFunctionError: If it is one.
         """
