@@ -6,8 +6,6 @@
 See multi_worker_cases.py, whose cases these extend; STRATEGY names another strategy.
 """
 
-import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -23,25 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
-FIT = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
-PACKAGE = """
-import keras
-import tensorflow as tf
-
-import tfdist
-
-def first_examples(y, p):
-    return tf.reduce_mean((p[:8] - y[:8]) ** 2)
-
-class FirstExamples(keras.Model):
-    def train_step(self, batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = first_examples(y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
-        return {"loss": loss}
-"""
+FIT = {"batch_size": 16, "epochs": 2}
 
 
 def case(function):
@@ -51,10 +31,10 @@ def case(function):
 
 def fitted(strategy, build=cases.dense, rows=45, fit=None, data=None, **options):
     """Trains on batches of 16, 16 and 13, or a last one of a single example."""
-    model = cases.compiled(strategy, build, **{"metrics": None, **options})
-    x, y = data or cases.data(rows)
-    options = {**FIT, "validation_data": (x, y), **(fit or {})}
-    return cases.result(model, model.fit(x, y, **options))
+    given = data or cases.data(rows)
+    fit = {**FIT, "validation_data": given, **(fit or {})}
+    options = {"metrics": None, **options}
+    return cases.fitted(strategy, build, given=given, fit=fit, **options)
 
 
 def in_batch_softmax(y, p):
@@ -67,45 +47,6 @@ def in_batch_softmax(y, p):
 def over_the_greatest(y, p):
     """One value per example, each of which depends on the whole batch."""
     return ops.mean(ops.square(y - p), axis=-1) / ops.max(ops.abs(y))
-
-
-def installed():
-    path = Path(cases.DIRECTORY or "/tmp", f"{os.getpid()}/site-packages/installed.py")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PACKAGE)
-    spec = importlib.util.spec_from_file_location("installed", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@case
-def loss_of_an_installed_package(strategy):
-    loss = installed().first_examples
-    return fitted(strategy, loss=loss, metrics=[loss], fit={"batch_size": 12})
-
-
-class Matches(keras.metrics.Metric):
-    """Compares (b,) with (b, 1), as a guide does: all pairs."""
-
-    def __init__(self):
-        super().__init__(name="matches")
-        self.count = self.add_weight(shape=(), initializer="zeros", name="count")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        pairs = ops.equal(y_true, ops.round(y_pred))
-        self.count.assign_add(ops.sum(ops.cast(pairs, "float32")))
-
-    def result(self):
-        return self.count + 0.0
-
-
-@case
-def metric_of_another_shape(strategy):
-    with strategy.scope():
-        metric = Matches()
-    x, y = cases.data(40)
-    return fitted(strategy, metrics=[metric], data=(x, np.round(y[:, 0])))
 
 
 def supervised_contrastive(y, p):
@@ -129,11 +70,6 @@ def classes_with_weights(strategy):
         fit={"class_weight": {0: 1.0, 1: 3.0}, "validation_data": None},
         metrics=None,
     )
-
-
-@case
-def contrastive(strategy):
-    return fitted(strategy, loss=in_batch_softmax, fit={"batch_size": 16})
 
 
 @case
@@ -192,19 +128,6 @@ def examples_without_an_axis(strategy):
         data=(x, y[:, 0]),
         metrics=["mse"],
         fit={"sample_weight": weights},
-    )
-
-
-@case
-def circle(strategy):
-    x, y = cases.data(45)
-    labels = (y[:, 0] > y.mean()).astype("int32")
-    return fitted(
-        strategy,
-        lambda: cases.dense(outputs=3),
-        loss=keras.losses.Circle(),
-        data=(x, labels),
-        optimizer=lambda: keras.optimizers.SGD(0.001),
     )
 
 
@@ -287,14 +210,6 @@ def masked(strategy):
     )
 
 
-@case
-def scaled_loss(strategy):
-    def optimizer():
-        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-
-    return fitted(strategy, loss=in_batch_softmax, optimizer=optimizer)
-
-
 class Greatest(keras.metrics.Metric):
     """Reads its state, which is not 0 after a reset."""
 
@@ -332,8 +247,6 @@ def metric_of_a_maximum(strategy):
 
 def two_sided(model, x, y):
     """Own rows against the whole batch's."""
-    import tfdist
-
     p = model(x, training=True)
     everyone = tfdist.whole_batch(p)
     near = tf.reduce_logsumexp(tf.matmul(p, everyone, transpose_b=True), axis=1)
@@ -390,10 +303,6 @@ def greatest_step(y, p):
     return tf.reduce_max(tf.square(y - p)), {}
 
 
-def pairs_step(y, p):
-    return tf.reduce_mean(tf.cast(tf.equal(y[:, 0], p), p.dtype) * p), {}
-
-
 @tf.custom_gradient
 def centered_backwards(p):
     return tf.identity(p), lambda given: given - tf.reduce_mean(given, 0)
@@ -401,17 +310,6 @@ def centered_backwards(p):
 
 def centered_gradient_step(y, p):
     return tf.reduce_mean(tf.square(y - centered_backwards(p))), {}
-
-
-def own_number_as_class_step(y, p):
-    logits = tf.matmul(p, tfdist.whole_batch(y), transpose_b=True)
-    own = tf.range(tf.shape(p)[0])
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(own, logits)
-    return tf.reduce_mean(loss), {}
-
-
-def normalized_step(y, p):
-    return tf.reduce_mean(tf.nn.softmax(p, axis=0) * y), {}
 
 
 def greatest_log_step(y, p):
@@ -463,20 +361,8 @@ def refused_step(step):
     case(run)
 
 
-for each in (
-    contrastive_step,
-    pairs_step,
-    centered_gradient_step,
-    own_number_as_class_step,
-    normalized_step,
-    greatest_log_step,
-):
+for each in (contrastive_step, centered_gradient_step, greatest_log_step):
     refused_step(each)
-
-
-@case
-def step_of_an_installed_package(strategy):
-    return error_of(strategy, own_step, cls=installed().FirstExamples)
 
 
 @case

@@ -91,6 +91,16 @@ def result(model, history=None, **more):
     return {"hash": digest, "steps": steps, **logs, **weights, **more}
 
 
+FIT = {"batch_size": 8, "shuffle": False, "verbose": 0}
+
+
+def fitted(strategy, build=dense, optimizer=None, given=None, fit=None, **options):
+    """Trains on what is given, or on 45 rows, in batches of 8."""
+    model = compiled(strategy, build, optimizer, **options)
+    history = model.fit(*(given or data()), **{**FIT, **(fit or {})})
+    return result(model, history)
+
+
 @case
 def uneven(strategy):
     """Batches of 16, 16 and 13; a scheduled rate, clipping, decay."""
@@ -128,13 +138,8 @@ def several_steps_in_one(strategy):
 
 @case
 def weights(strategy):
-    model = compiled(strategy, weighted_metrics=["mse"])
-    x, y = data()
-    sample_weight = np.linspace(0, 2, len(x)).astype("float32")
-    history = model.fit(
-        x, y, sample_weight=sample_weight, batch_size=16, shuffle=False, verbose=0
-    )
-    return result(model, history)
+    fit = {"sample_weight": np.linspace(0, 2, 45).astype("float32"), "batch_size": 16}
+    return fitted(strategy, fit=fit, weighted_metrics=["mse"])
 
 
 @case
@@ -142,27 +147,25 @@ def classes(strategy):
     def optimizer():
         return keras.optimizers.Adam(0.05, clipvalue=0.01)
 
-    model = compiled(
+    x, _ = data(50)
+    return fitted(
         strategy,
         lambda: dense(outputs=3),
         optimizer,
+        given=(x, (x[:, 0] * 3).astype("int64")),
+        fit={"batch_size": 16, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    x, _ = data(50)
-    y = (x[:, 0] * 3).astype("int64")
-    options = {"batch_size": 16, "shuffle": False, "verbose": 0}
-    history = model.fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, **options)
-    return result(model, history)
 
 
 @case
 def summed_loss(strategy):
     """With a last batch of one: nothing weighs the loss of who has none."""
     loss = keras.losses.MeanSquaredError(reduction="sum")
-    model = compiled(strategy, optimizer=lambda: keras.optimizers.SGD(0.01), loss=loss)
-    x, y = data(33)
-    return result(model, model.fit(x, y, batch_size=16, shuffle=False, verbose=0))
+    optimizer = lambda: keras.optimizers.SGD(0.01)  # noqa: E731
+    fit = {"batch_size": 16}
+    return fitted(strategy, optimizer=optimizer, given=data(33), fit=fit, loss=loss)
 
 
 @case
@@ -194,8 +197,7 @@ def generator(strategy):
         for i in range(0, len(x), 8):
             yield x[i : i + 8], y[i : i + 8]
 
-    model = compiled(strategy)
-    return result(model, model.fit(batches(), verbose=0))
+    return fitted(strategy, given=(batches(),), fit={"batch_size": None})
 
 
 class Batches(keras.utils.PyDataset):
@@ -208,13 +210,6 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, i):
         return self.x[i * 8 : i * 8 + 8], self.y[i * 8 : i * 8 + 8]
-
-
-@case
-def py_dataset(strategy):
-    model = compiled(strategy)
-    history = model.fit(Batches(*data(37)), shuffle=False, epochs=2, verbose=0)
-    return result(model, history)
 
 
 class Seen(keras.metrics.Metric):
@@ -292,10 +287,8 @@ def batch_norm(strategy):
     def build():
         return dense(keras.layers.BatchNormalization(synchronized=True))
 
-    model = compiled(strategy, build, lambda: keras.optimizers.SGD(0.01))
-    x, y = data(40)
-    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    return result(model, history)
+    optimizer = lambda: keras.optimizers.SGD(0.01)  # noqa: E731
+    return fitted(strategy, build, optimizer, given=data(40), fit={"epochs": 2})
 
 
 @case
@@ -317,9 +310,9 @@ def moving_mean(strategy):
 def bfloat16(strategy):
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        model = compiled(strategy, optimizer=lambda: keras.optimizers.SGD(0.05))
-        x, y = data(32)
-        return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+        return fitted(
+            strategy, optimizer=lambda: keras.optimizers.SGD(0.05), given=data(32)
+        )
     finally:
         keras.mixed_precision.set_global_policy("float32")
 
@@ -332,9 +325,7 @@ def loss_scale(strategy):
             inner, initial_scale=8.0, dynamic_growth_steps=2
         )
 
-    model = compiled(strategy, optimizer=optimizer)
-    x, y = data(32)
-    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+    return fitted(strategy, optimizer=optimizer, given=data(32))
 
 
 @case
@@ -344,9 +335,7 @@ def accumulated(strategy):
             0.05, gradient_accumulation_steps=2, use_ema=True, clipnorm=0.1
         )
 
-    model = compiled(strategy, optimizer=optimizer)
-    x, y = data(45)
-    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+    return fitted(strategy, optimizer=optimizer)
 
 
 class CustomStep(keras.Model):
@@ -376,9 +365,7 @@ class CustomStep(keras.Model):
 
 @case
 def custom_step(strategy):
-    model = compiled(strategy, CustomStep)
-    x, y = data(37)
-    return result(model, model.fit(x, y, batch_size=8, shuffle=False, verbose=0))
+    return fitted(strategy, CustomStep, given=data(37))
 
 
 class Counted(keras.layers.Layer):
@@ -480,9 +467,8 @@ def three_ids():
 
 @case
 def embedding(strategy):
-    model = compiled(strategy, of_three_ids, lambda: keras.optimizers.Adagrad(0.1))
-    ids, y = three_ids()
-    return result(model, model.fit(ids, y, batch_size=8, shuffle=False, verbose=0))
+    adagrad = lambda: keras.optimizers.Adagrad(0.1)  # noqa: E731
+    return fitted(strategy, of_three_ids, adagrad, given=three_ids())
 
 
 @case
@@ -511,16 +497,15 @@ def greatest_error(targets, outputs):
 
 @case
 def many_steps_of_a_loss_of_the_whole_batch(strategy):
-    model = compiled(
+    given = data(250)
+    return fitted(
         strategy,
         optimizer=lambda: keras.optimizers.SGD(0.01),
+        given=given,
+        fit={"batch_size": 4, "epochs": 2, "validation_data": given},
         loss=spread,
         metrics=[greatest_error],
     )
-    x, y = data(250)
-    options = {"batch_size": 4, "shuffle": False, "verbose": 0}
-    history = model.fit(x, y, epochs=2, validation_data=(x, y), **options)
-    return result(model, history)
 
 
 @case
@@ -705,8 +690,7 @@ def ragged(strategy):
     rows = tf.ragged.constant([list(range(n)) for n in lengths], dtype="int32")
     targets = lengths.astype("float32")[:, None]
     dataset = tf.data.Dataset.from_tensor_slices((rows, targets)).batch(4)
-    model = compiled(strategy, build)
-    return result(model, model.fit(dataset, verbose=0))
+    return fitted(strategy, build, given=(dataset,), fit={"batch_size": None})
 
 
 def small(strategy):
@@ -942,7 +926,7 @@ def own_loop(strategy):
 @case
 def packs(strategy):
     """How many messages four gradients of 3 MB are."""
-    from tfdist.synchronous.fit.exchange import reduce_gradients
+    from tfdist.synchronous.replica.collectives import reduce_gradients
 
     @tf.function
     def step():

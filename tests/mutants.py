@@ -101,19 +101,19 @@ MUTANTS = (
     ),
     Mutant(
         "gradient-not-divided",
-        "tfdist/synchronous/fit/whole_batch.py",
+        "tfdist/synchronous/replica/whole_batch.py",
         ("step.scaled(tf.ones_like(target) if", "(tf.ones_like(target) if"),
         "tests/test_multi_worker.py::test_trains_like_one_process[uneven]",
     ),
     Mutant(
         "mean-of-means",  # Of two workers.
-        "tfdist/synchronous/fit/replica.py",
+        "tfdist/synchronous/replica/step.py",
         ("return value * tf.cast(self.share, value.dtype)", "return value / 2"),
         "tests/test_whole_batch.py::test_matches_one_process[mean_by_hand-MultiWorkerMirroredStrategy]",
     ),
     Mutant(
         "own-word-for-a-mean-not-weighed",
-        "tfdist/synchronous/fit/mean_by_word.py",
+        "tfdist/synchronous/replica/mean_by_word.py",
         ("return given * tf.cast(step.weight, target.dtype)", "return given"),
         "tests/test_replica_loss.py::test_a_mean_gives_one_process_s_weights[45-plain]",
     ),

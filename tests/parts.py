@@ -148,7 +148,7 @@ LEFT_OUT = (
     "test_launch_local::test_ps_that_run_the_script_may_end_by_themselves_and_need_not",
     "test_launch_local::test_server_that_never_listens_is_named_with_its_address",
     "test_local_update_fragments::test_the_others_become_equal_again_after_a_loss",
-    "test_local_update_overlap::test_gossip_and_narrow_messages_overlap",
+    "test_local_update_fragments::test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it",
     "test_local_update_compression::test_models_become_equal_again_after_a_loss",
     "test_mixing::test_the_command_draws_the_graphs",
     "test_mnist_5k::test_a_failed_preparation_leaves_nothing_and_is_reported",

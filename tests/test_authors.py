@@ -39,7 +39,7 @@ LIBRARIES = {
         ("{tfdist}/embedding/layers.py", Author.KERAS),
         ("{keras}/src/ops/numpy.py", Author.PRIMITIVE),
         ("{tensorflow}/python/ops/math_ops.py", Author.PRIMITIVE),
-        ("{tfdist}/synchronous/fit/compiled.py", Author.PRIMITIVE),
+        ("{tfdist}/synchronous/replica/compiled.py", Author.PRIMITIVE),
     ],
 )
 def test_author(path, who):

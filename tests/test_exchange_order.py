@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.synchronous.fit import exchange
+from tfdist.synchronous.replica import collectives
 
 
 class Step(SimpleNamespace):
@@ -22,13 +22,13 @@ def sizes(monkeypatch):
         found.extend(each.shape[0] for each in tensors)
         return [tf.identity(each) for each in tensors]
 
-    monkeypatch.setattr(exchange, "sum_tensors", sum_tensors)
+    monkeypatch.setattr(collectives, "sum_tensors", sum_tensors)
     return found
 
 
 def total(weights):
     step = Step(token=tf.zeros([]))
-    sums = [exchange.differentiable_sums(step, [each])[0] for each in weights]
+    sums = [collectives.differentiable_sums(step, [each])[0] for each in weights]
     return sum(tf.reduce_sum(each**2) for each in reversed(sums))
 
 

@@ -1,18 +1,12 @@
 """Simulated clients on the workers of a cluster, and a server that is killed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import tf_config
-
-from .addresses import free_addresses
-from .deadline import PROGRAM_DEADLINE
+from .worker_processes import run_workers
 
 PROGRAM = Path(__file__).parent / "programs" / "federated_rounds.py"
 
@@ -21,29 +15,7 @@ pytestmark = pytest.mark.cluster
 
 def run(directory, workers, *arguments):
     """Returns what each worker wrote, and its errors."""
-    cluster = tf_config.Cluster(worker=tuple(free_addresses(workers)))
-    processes = []
-    for index in range(workers):
-        config = tf_config.TFConfig(cluster, tf_config.Task("worker", index))
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        env.pop("TF_CONFIG", None)
-        if workers > 1:
-            env["TF_CONFIG"] = config.to_json()
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, PROGRAM, directory, *map(str, arguments)],
-                env=env,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        errors = [each.communicate(timeout=PROGRAM_DEADLINE)[1] for each in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    _, errors = run_workers(workers, PROGRAM, directory, *arguments)
     paths = [directory / f"{index}.json" for index in range(workers)]
     return [
         json.loads(each.read_text()) if each.exists() else None for each in paths

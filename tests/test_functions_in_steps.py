@@ -13,9 +13,9 @@ from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.step_writes import LostWritesError
 from tfdist.parameter_server.rounds.computation import RoundComputation, RoundError
-from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.exchange import exchanged
-from tfdist.synchronous.fit.replica import NestedFunctionError, ReplicaStep
+from tfdist.synchronous.replica.collectives import exchanged
+from tfdist.synchronous.replica.computation import tracing
+from tfdist.synchronous.replica.step import NestedFunctionError, ReplicaStep
 
 
 @pytest.fixture(scope="module", autouse=True)

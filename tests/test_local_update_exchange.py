@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist import mixing
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.message import (
     Call,
     Message,
     bytes_of,
     header_bytes,
-    unpack,
+    message_of,
 )
 from tfdist.local_update.messenger import GivenUpError, OutOfStepError
-from tfdist.local_update.workers import Workers
 
 from .deadline import DEADLINE
 from .mailboxes_in_memory import Crew, Dies
@@ -31,7 +31,7 @@ def test_a_message_is_what_was_packed():
     payload = np.arange(7, dtype=np.uint8)
     packed = Message(3, 5, [0, 1, 2], payload).pack()
     end = header_bytes(3)
-    found = unpack(packed[:end], packed[end:])
+    found = message_of(packed[:end], packed[end:])
     assert (found.key, found.begin, list(found.versions)) == (3, 5, [0, 1, 2])
     assert found.payload.tolist() == payload.tolist()
 
@@ -246,7 +246,7 @@ def test_who_ends_because_of_a_text_lets_the_others_read_its_own():
     crew = Crew(3)
 
     def run(me, exchange):
-        texts = Workers(exchange, ["a", "b", "c"]).gather_texts("x" * me)
+        texts = LocalPeers(exchange, ["a", "b", "c"]).gather_texts("x" * me)
         crew.gone.add(me)
         return texts
 

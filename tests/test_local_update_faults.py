@@ -1,7 +1,6 @@
 """The others finish when a worker dies, stops or fails in mid-training."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,36 +12,10 @@ import tf_config
 from tfdist import mixing
 from tfdist.local_update import arguments, join
 
-from .addresses import free_addresses
 from .deadline import PROGRAM_DEADLINE
+from .worker_processes import run_workers
 
 PROGRAM = Path(__file__).parent / "programs" / "local_update_fault.py"
-
-
-def run(fault, victim, directory, workers=3):
-    """Return the victim's address, and the errors of each worker by its index."""
-    addresses = free_addresses(workers)
-    cluster = tf_config.Cluster(worker=tuple(addresses))
-    processes = {}
-    for index in range(workers):
-        config = tf_config.TFConfig(cluster, tf_config.Task("worker", index))
-        processes[index] = subprocess.Popen(
-            [sys.executable, PROGRAM, fault, str(victim), directory],
-            env={**os.environ, "TF_CONFIG": config.to_json()},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    try:
-        return {
-            index: process.communicate(timeout=PROGRAM_DEADLINE)[1]
-            for index, process in processes.items()
-            if (index, fault) != (victim, "SIGSTOP")
-        }
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
 
 
 def launched(fault, victim, directory, workers=3):
@@ -75,7 +48,9 @@ def test_the_others_finish_with_one_line_about_it(tmp_path, fault, victim, words
     if fault == "launched":
         errors = launched("SIGKILL", victim, tmp_path)
     else:
-        errors = run(fault, victim, tmp_path)
+        stopped = victim if fault == "SIGSTOP" else None
+        command = PROGRAM, fault, victim, tmp_path
+        _, errors = run_workers(3, *command, stopped=stopped)
     rest = [index for index in range(3) if index != victim]
     found = [json.loads((tmp_path / f"{i}.json").read_text()) for i in rest]
     for index, each in zip(rest, found, strict=True):

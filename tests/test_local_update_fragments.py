@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tfdist import mixing
 from tfdist.local_update.arguments import checked_fragments
+from tfdist.local_update.fragment import one_each
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.outer_step import one_each
 from tfdist.local_update.rounds import Rounds, balanced_groups
 
 from .deadline import DEADLINE
@@ -110,12 +110,13 @@ def test_an_exchange_sends_a_part_and_all_of_them_the_whole(fragments):
 
 @pytest.mark.parametrize("wire_dtype", [None, "bfloat16", "int8"])
 @pytest.mark.parametrize("rate", [None, 1.0])
-def test_all_end_with_the_same_model_and_no_step_is_lost(rate, wire_dtype):
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_all_end_with_the_same_model_and_no_step_is_lost(fragments, rate, wire_dtype):
     crew = Crew(3)
 
     def run(me, exchange):
         outer = rate and keras.optimizers.SGD(rate)
-        mix = Mix(model_of(me), exchange, MEAN, 5, outer, wire_dtype, True, 3)
+        mix = Mix(model_of(me), exchange, MEAN, 5, outer, wire_dtype, True, fragments)
         found = []
         for _ in range(2):  # The second call of `fit` starts anew.
             mix.vector.write(np.ones_like(mix.vector.read()))
@@ -134,13 +135,14 @@ def test_all_end_with_the_same_model_and_no_step_is_lost(rate, wire_dtype):
         np.testing.assert_allclose(found[0][call], 1 + 7 * 1, atol=tolerance)
 
 
-@pytest.mark.parametrize("wire_dtype", [None, "int8"])
-def test_gossip_in_fragments_keeps_the_mean_and_comes_near_it(wire_dtype):
+@pytest.mark.parametrize("wire_dtype", [None, "bfloat16", "int8"])
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it(fragments, wire_dtype):
     crew = Crew(4)
     policy = mixing.Gossip(mixing.ring).on(4)
 
     def run(me, exchange):
-        mix = Mix(model_of(me), exchange, policy, 2, None, wire_dtype, True, 2)
+        mix = Mix(model_of(me), exchange, policy, 2, None, wire_dtype, True, fragments)
         mix.begin()
         for _ in range(80):
             train(mix, by=0)

@@ -67,42 +67,6 @@ def test_local_steps_go_on_while_models_travel():
     assert found[1] == [11, 12, 13, 9]
 
 
-def test_the_end_of_fit_waits_and_all_have_the_same_model():
-    crew = Crew(3)
-
-    def run(me, exchange):
-        mix = Mix(model_of(me), exchange, MEAN, 2, None, overlap=True)
-        mix.begin()
-        for _ in range(5):
-            train(mix, by=me)
-        mix.finish()
-        mix.finish()
-        return mix.vector.read(), mix.fragments[0].mixes
-
-    found = crew.run(run)
-    # The mean of 0, 1, 2, and of five steps by 0, 1, 2: no mix loses a step.
-    for vector, mixed in found.values():
-        np.testing.assert_allclose(vector, 1 + 5 * 1, rtol=1e-6)
-        assert mixed == 3
-
-
-@pytest.mark.parametrize("wire_dtype", [None, "bfloat16", "int8"])
-def test_gossip_and_narrow_messages_overlap(wire_dtype):
-    crew = Crew(4)
-    policy = mixing.Gossip(mixing.ring).on(4)
-
-    def run(me, exchange):
-        mix = Mix(model_of(me), exchange, policy, 1, None, wire_dtype, overlap=True)
-        mix.begin()
-        for _ in range(40):
-            train(mix, by=0)
-        mix.finish()
-        return value_of(mix)
-
-    for value in crew.run(run).values():
-        assert value == pytest.approx(1.5, abs=1e-6 if wire_dtype is None else 0.02)
-
-
 def test_what_is_exchanged_next_waits_for_the_mix_before():
     """The logs of an epoch have the key that they have on all workers."""
     crew = Crew(2)

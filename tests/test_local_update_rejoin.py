@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.local_update import rejoin, rejoining
-from tfdist.local_update.message import Call
+from tfdist.local_update.message import Call, pack, unpack
 from tfdist.local_update.rejoin import Move, RejoinError, Request
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.sharing import DataPlace, SharedData
@@ -67,7 +67,7 @@ def test_a_request_that_cannot_be_granted_is_told_why(asked, words):
 
 def test_what_is_handed_over_is_what_was_packed():
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(4, np.int64)]
-    info, received = rejoin.unpack(rejoin.pack({"a": [1, None]}, arrays))
+    info, received = unpack(pack({"a": [1, None]}, arrays))
     assert info == {"a": [1, None]}
     for mine, theirs in zip(arrays, rejoin.as_arrays(received, arrays), strict=True):
         assert mine.dtype == theirs.dtype

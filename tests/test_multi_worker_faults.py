@@ -1,9 +1,6 @@
 """An error names the worker that is missing, dies, stops or differs."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,36 +13,16 @@ import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.peers.shares import row_range
 
-from .addresses import free_addresses
-from .deadline import DEADLINE, PROGRAM_DEADLINE
+from .deadline import DEADLINE
+from .worker_processes import run_workers
 
 PROGRAM = Path(__file__).parent / "programs" / "worker_fault.py"
 
 
-def run(fault, victim, indices=(0, 1)):
+def run(fault, victim, only=()):
     """Return the addresses, and the output of each worker that ended by itself."""
-    addresses = free_addresses(2)
-    cluster = tf_config.Cluster(worker=tuple(addresses))
-    processes = {}
-    for index in indices:
-        config = tf_config.TFConfig(cluster, tf_config.Task("worker", index))
-        processes[index] = subprocess.Popen(
-            [sys.executable, PROGRAM, fault, str(victim)],
-            env={**os.environ, "TF_CONFIG": config.to_json()},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    try:
-        return addresses, {
-            index: process.communicate(timeout=PROGRAM_DEADLINE)[1]
-            for index, process in processes.items()
-            if (index, fault) != (victim, "SIGSTOP")
-        }
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+    stopped = victim if fault == "SIGSTOP" else None
+    return run_workers(2, PROGRAM, fault, victim, only=only, stopped=stopped)
 
 
 def last_line(output):
@@ -63,7 +40,7 @@ def test_a_worker_that_ends_or_stops_in_a_step_is_named(fault, victim):
 
 @pytest.mark.cluster
 def test_a_worker_that_never_comes_is_named():
-    addresses, outputs = run("missing", 1, indices=(0,))
+    addresses, outputs = run("missing", 1, only=(0,))
     error = last_line(outputs[0])
     assert "StartupTimeoutError: no server answered within 10 s" in error
     assert f"worker:1 at {addresses[1]}" in error
@@ -81,7 +58,7 @@ def test_unequal_numbers_of_devices_are_refused_on_every_worker():
 
 @pytest.mark.cluster
 def test_a_strategy_made_too_late_says_so():
-    _, outputs = run("too_late", 1, indices=(0,))
+    _, outputs = run("too_late", 1, only=(0,))
     assert "Construct MultiWorkerMirroredStrategy first" in last_line(outputs[0])
 
 

@@ -57,7 +57,6 @@ PURE = {
         "message",
         "messenger",
         "reads",
-        "record",
         "rejoin",
         "rounds",
         "compression",

@@ -23,6 +23,10 @@ def case(kind):
     return register
 
 
+def named(kind, **functions):
+    CASES.update({name: (kind, each) for name, each in functions.items()})
+
+
 def kind_of(function, **options):
     found = []
 
@@ -36,34 +40,9 @@ def kind_of(function, **options):
 
 
 @case(Reduction.MEAN)
-def mean(x, y):
-    return tf.reduce_mean(tf.square(x - y))
-
-
-@case(Reduction.MEAN)
-def mean_of_sums_by_example(x, y):
-    return tf.reduce_mean(tf.reduce_sum(x * y, axis=1))
-
-
-@case(Reduction.MEAN)
-def keras_loss(x, y):
-    return keras.losses.MeanSquaredError()(x, y)
-
-
-@case(Reduction.MEAN)
 def keras_loss_of_a_dynamic_shape(x, y):
     length = tf.random.uniform([], 1, 4, tf.int32)
     return keras.losses.MeanAbsoluteError()(x[:, :length, None], y[:, :length, None])
-
-
-@case(Reduction.SUM)
-def keras_sum(x, y):
-    return keras.losses.MeanSquaredError(reduction="sum")(x, y)
-
-
-@case(Reduction.ROWS)
-def keras_loss_by_example(x, y):
-    return keras.losses.MeanSquaredError(reduction=None)(x, y)
 
 
 @case(Reduction.MEAN)
@@ -74,21 +53,6 @@ def several_means_and_a_regularizer(x, y):
 
 
 @case(Reduction.MEAN)
-def mean_times_a_weight(x, y):
-    return mean(x, y) * tf.exp(WEIGHT[0, 0])
-
-
-@case(Reduction.SUM)
-def sum_of_squares(x, y):
-    return 0.5 * tf.reduce_sum((x - y) ** 2) + tf.nn.l2_loss(x)
-
-
-@case(Reduction.SUM)
-def sum_by_product(x, y):
-    return tf.einsum("ij,ij->", x, y)
-
-
-@case(Reduction.MEAN)
 def sum_over_the_number_of_examples(x, y):
     n = tf.cast(tf.shape(x)[0], tf.float32)
     return tf.reduce_sum(x * y) / tf.maximum(n, 1.0) + tf.reduce_sum(x) / tf.cast(
@@ -96,70 +60,10 @@ def sum_over_the_number_of_examples(x, y):
     )
 
 
-@case(Reduction.SUM)
-def mean_times_the_number_of_examples(x, y):
-    return mean(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
-
-
-@case(Reduction.OTHER)
-def sum_over_a_sum(x, y):
-    return tf.reduce_sum(x * y) / tf.reduce_sum(y)
-
-
-@case(Reduction.LINEAR)
-def mean_and_sum(x, y):
-    return tf.reduce_mean(x) + tf.reduce_sum(y)
-
-
-@case(Reduction.OTHER)
-def root_of_a_mean(x, y):
-    return tf.sqrt(mean(x, y))
-
-
-@case(Reduction.LINEAR)
-def number_of_examples_and_one(x, y):
-    return tf.shape(x)[0] + 1
-
-
-@case(Reduction.LINEAR)
-def sum_times_the_number_of_examples(x, y):
-    return keras_sum(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
-
-
-@case(Reduction.OTHER)
-def number_of_examples_squared(x, y):
-    return tf.shape(x)[0] ** 2 + tf.shape(x)[0] * tf.shape(y)[0]
-
-
-@case(Reduction.OTHER)
-def root_beside_a_mean(x, y):
-    return tf.sqrt(mean(x, y)) + mean(x, y)
-
-
 @case(Reduction.OTHER)
 def masked_mean(x, y):
     mask = tf.cast(y > 0, tf.float32)
     return tf.reduce_sum(x * mask) / tf.reduce_sum(mask)
-
-
-@case(Reduction.OTHER)
-def keras_loss_that_divides_by_sums(x, y):
-    return keras.losses.Dice()(x, y)
-
-
-@case(Reduction.MIXED)
-def sum_of_those_selected(x, y):
-    return tf.reduce_sum(tf.boolean_mask(x, y[:, 0] > 0))
-
-
-@case(Reduction.UNKNOWN)
-def greatest(x, y):
-    return tf.reduce_max(x)
-
-
-@case(Reduction.TAKEN)
-def first_example(x, y):
-    return x[0, 0]
 
 
 @case(Reduction.MIXED)
@@ -169,54 +73,9 @@ def against_all_others(x, y):
 
 
 @case(Reduction.MIXED)
-def normalized_by_the_batch(x, y):
-    return keras.ops.mean((x - keras.ops.mean(x, axis=0)) * y)
-
-
-@case(Reduction.MIXED)
-def normalized_along_the_batch(x, y):
-    return tf.reduce_mean(tf.nn.softmax(x, axis=0) * y)
-
-
-@case(Reduction.MEAN)
-def normalized_along_an_example(x, y):
-    return tf.reduce_mean(tf.nn.softmax(x) * y)
-
-
-@case(Reduction.MIXED)
-def another_shape(x, y):
-    return tf.reduce_mean(tf.cast(tf.equal(x[:, 0], y[:, :1]), tf.float32))
-
-
-@case(Reduction.TAKEN)
-def shuffled(x, y):
-    return tf.reduce_mean(x * keras.random.shuffle(y))
-
-
-@case(Reduction.MIXED)
 def one_number_per_step_of_sequences(x, y):
     length = tf.random.uniform([], 1, 4, tf.int32)
     return tf.reduce_sum(tf.reduce_mean(x[:, :length], axis=0))
-
-
-@case(Reduction.MEAN)
-def keras_layer_that_normalizes(x, y):
-    return tf.reduce_mean(NORMALIZATION(x, training=True))
-
-
-@case(Reduction.SAME)
-def regularizer(x, y):
-    return tf.reduce_sum(WEIGHT**2)
-
-
-@case(Reduction.DRAWN)
-def noise(x, y):
-    return tf.reduce_sum(WEIGHT * tf.random.normal([3, 3]))
-
-
-@case(Reduction.SAME)
-def length_of_an_example(x, y):
-    return tf.shape(x)[1]
 
 
 @case(Reduction.SAME)
@@ -225,29 +84,9 @@ def weights_by_place(x, y):
     return tf.reduce_sum(tf.cast(places, tf.float32))
 
 
-@case(Reduction.ROWS)
-def noise_for_each_example(x, y):
-    return tf.random.normal(tf.shape(x))
-
-
-@case(Reduction.COUNT)
-def number_of_values(x, y):
-    return tf.reduce_prod(tf.shape(x[:, :2]))
-
-
 @tf.function
 def doubled(x, factor):
     return factor * 2.0 * tf.reduce_mean(x)
-
-
-@case(Reduction.MEAN)
-def in_a_function(x, y):
-    return doubled(x, WEIGHT[0, 0]) + doubled(y, tf.constant(1.0))
-
-
-@case(Reduction.OTHER)
-def in_a_function_of_a_mean(x, y):
-    return doubled(x, tf.reduce_mean(y))
 
 
 @case(Reduction.MEAN)
@@ -271,20 +110,10 @@ def of_a_branch(x, y):
     return tf.reduce_mean(x) + late
 
 
-@case(Reduction.SUM)
-def sum_of_a_branch(x, y):
-    return tf.cond(WEIGHT[0, 0] > 0, lambda: tf.reduce_sum(x), lambda: tf.reduce_sum(y))
-
-
 @case(Reduction.UNKNOWN)
 def of_a_branch_that_each_replica_draws(x, y):
     drawn = tf.random.uniform([]) < 0.5
     return tf.cond(drawn, lambda: tf.reduce_mean(y), lambda: 0.0)
-
-
-@case(Reduction.UNKNOWN)
-def of_a_branch_that_the_examples_choose(x, y):
-    return tf.cond(tf.reduce_mean(x) > 0, lambda: tf.reduce_mean(y), lambda: 0.0)
 
 
 def accumulated(turn, turns):
@@ -293,24 +122,107 @@ def accumulated(turn, turns):
     )[1]
 
 
-@case(Reduction.SAME)
-def accumulated_weights(x, y):
-    return accumulated(lambda total: 0.9 * total + WEIGHT[0, 0], 3)
+def mean(x, y):
+    return tf.reduce_mean(tf.square(x - y))
 
 
-@case(Reduction.DRAWN)
-def accumulated_noise(x, y):
-    return accumulated(lambda total: total + tf.random.normal([]), 3)
+def keras_sum(x, y):
+    return keras.losses.MeanSquaredError(reduction="sum")(x, y)
 
 
-@case(Reduction.DRAWN)
-def constant_that_each_replica_draws(x, y):
-    return tf.cond(tf.random.uniform([]) < 0.5, lambda: 1.0, lambda: 0.0)
-
-
-@case(Reduction.UNKNOWN)
-def accumulated_means(x, y):
-    return accumulated(lambda total: 0.9 * total + 0.1 * tf.reduce_mean(x), 3)
+named(
+    Reduction.MEAN,
+    mean=mean,
+    mean_of_sums_by_example=lambda x, y: tf.reduce_mean(tf.reduce_sum(x * y, axis=1)),
+    keras_loss=lambda x, y: keras.losses.MeanSquaredError()(x, y),
+    mean_times_a_weight=lambda x, y: mean(x, y) * tf.exp(WEIGHT[0, 0]),
+    keras_layer_that_normalizes=lambda x, y: tf.reduce_mean(
+        NORMALIZATION(x, training=True)
+    ),
+    in_a_function=lambda x, y: doubled(x, WEIGHT[0, 0]) + doubled(y, tf.constant(1.0)),
+)
+named(
+    Reduction.SUM,
+    keras_sum=keras_sum,
+    sum_of_squares=lambda x, y: 0.5 * tf.reduce_sum((x - y) ** 2) + tf.nn.l2_loss(x),
+    sum_by_product=lambda x, y: tf.einsum("ij,ij->", x, y),
+    mean_times_the_number_of_examples=lambda x, y: (
+        mean(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+    ),
+    sum_of_a_branch=lambda x, y: tf.cond(
+        WEIGHT[0, 0] > 0, lambda: tf.reduce_sum(x), lambda: tf.reduce_sum(y)
+    ),
+)
+named(
+    Reduction.ROWS,
+    keras_loss_by_example=lambda x, y: keras.losses.MeanSquaredError(reduction=None)(
+        x, y
+    ),
+    noise_for_each_example=lambda x, y: tf.random.normal(tf.shape(x)),
+)
+named(
+    Reduction.OTHER,
+    sum_over_a_sum=lambda x, y: tf.reduce_sum(x * y) / tf.reduce_sum(y),
+    root_of_a_mean=lambda x, y: tf.sqrt(mean(x, y)),
+    number_of_examples_squared=lambda x, y: (
+        tf.shape(x)[0] ** 2 + tf.shape(x)[0] * tf.shape(y)[0]
+    ),
+    root_beside_a_mean=lambda x, y: tf.sqrt(mean(x, y)) + mean(x, y),
+    keras_loss_that_divides_by_sums=lambda x, y: keras.losses.Dice()(x, y),
+    in_a_function_of_a_mean=lambda x, y: doubled(x, tf.reduce_mean(y)),
+)
+named(
+    Reduction.LINEAR,
+    mean_and_sum=lambda x, y: tf.reduce_mean(x) + tf.reduce_sum(y),
+    number_of_examples_and_one=lambda x, y: tf.shape(x)[0] + 1,
+    sum_times_the_number_of_examples=lambda x, y: (
+        keras_sum(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+    ),
+)
+named(
+    Reduction.MIXED,
+    sum_of_those_selected=lambda x, y: tf.reduce_sum(tf.boolean_mask(x, y[:, 0] > 0)),
+    another_shape=lambda x, y: tf.reduce_mean(
+        tf.cast(tf.equal(x[:, 0], y[:, :1]), tf.float32)
+    ),
+)
+named(
+    Reduction.UNKNOWN,
+    greatest=lambda x, y: tf.reduce_max(x),
+    of_a_branch_that_the_examples_choose=lambda x, y: tf.cond(
+        tf.reduce_mean(x) > 0, lambda: tf.reduce_mean(y), lambda: 0.0
+    ),
+    accumulated_means=lambda x, y: accumulated(
+        lambda total: 0.9 * total + 0.1 * tf.reduce_mean(x), 3
+    ),
+)
+named(
+    Reduction.TAKEN,
+    first_example=lambda x, y: x[0, 0],
+    shuffled=lambda x, y: tf.reduce_mean(x * keras.random.shuffle(y)),
+)
+named(
+    Reduction.SAME,
+    regularizer=lambda x, y: tf.reduce_sum(WEIGHT**2),
+    length_of_an_example=lambda x, y: tf.shape(x)[1],
+    accumulated_weights=lambda x, y: accumulated(
+        lambda total: 0.9 * total + WEIGHT[0, 0], 3
+    ),
+)
+named(
+    Reduction.DRAWN,
+    noise=lambda x, y: tf.reduce_sum(WEIGHT * tf.random.normal([3, 3])),
+    accumulated_noise=lambda x, y: accumulated(
+        lambda total: total + tf.random.normal([]), 3
+    ),
+    constant_that_each_replica_draws=lambda x, y: tf.cond(
+        tf.random.uniform([]) < 0.5, lambda: 1.0, lambda: 0.0
+    ),
+)
+named(
+    Reduction.COUNT,
+    number_of_values=lambda x, y: tf.reduce_prod(tf.shape(x[:, :2])),
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -320,33 +232,33 @@ def test_kind(name):
 
 
 def test_lengths_of_ragged_values_are_no_multiples_of_the_examples():
-    assert kind_of(number_of_values, has_varying_rows=True) is Reduction.SUM
+    _, function = CASES["number_of_values"]
+    assert kind_of(function, has_varying_rows=True) is Reduction.SUM
+
+
+def check_refused(loss, words, *shape):
+    def trace(x):
+        value = loss(x)
+        with pytest.raises(IndivisibleLossError, match=words):
+            raise ReductionReader().error_of(value)
+
+    spec = tf.TensorSpec([None, *shape, 3])
+    tf.function(trace, autograph=False).get_concrete_function(spec)
 
 
 def test_pairs_on_the_first_axis_are_refused_by_the_line_that_takes_them():
-    def trace(x):
-        loss = tf.reduce_mean(tf.square(x[0] - x[1]) @ WEIGHT)
-        with pytest.raises(
-            IndivisibleLossError,
-            match=r"StridedSlice.*made in .*\(anchors, positives\)",
-        ):
-            raise ReductionReader().error_of(loss)
-
-    spec = tf.TensorSpec([None, None, 3])
-    tf.function(trace, autograph=False).get_concrete_function(spec)
+    check_refused(
+        lambda x: tf.reduce_mean(tf.square(x[0] - x[1]) @ WEIGHT),
+        r"StridedSlice.*made in .*\(anchors, positives\)",
+        None,
+    )
 
 
 def test_what_cannot_be_taken_apart_is_named_with_its_line():
-    def trace(x):
-        loss = tf.reduce_mean(x) * tf.reduce_max(x)
-        with pytest.raises(
-            IndivisibleLossError,
-            match=r"Max \(Max\), made in .*test_reduction_reader.py, line",
-        ):
-            raise ReductionReader().error_of(loss)
-
-    spec = tf.TensorSpec([None, 3])
-    tf.function(trace, autograph=False).get_concrete_function(spec)
+    check_refused(
+        lambda x: tf.reduce_mean(x) * tf.reduce_max(x),
+        r"Max \(Max\), made in .*test_reduction_reader.py, line",
+    )
 
 
 def test_a_package_is_read_like_the_script(tmp_path):
@@ -355,23 +267,15 @@ def test_a_package_is_read_like_the_script(tmp_path):
     path.write_text("def first(x):\n    return x[:2]\n")
     package = {}
     exec(compile(path.read_text(), str(path), "exec"), package)
-
-    def trace(x):
-        loss = tf.reduce_mean(package["first"](x))
-        with pytest.raises(
-            IndivisibleLossError,
-            match=r"StridedSlice.*site-packages/package.py, line 2.*"
-            r"tfdist.whole_batch\(x\)",
-        ):
-            raise ReductionReader().error_of(loss)
-
-    spec = tf.TensorSpec([None, 3])
-    tf.function(trace, autograph=False).get_concrete_function(spec)
+    check_refused(
+        lambda x: tf.reduce_mean(package["first"](x)),
+        r"StridedSlice.*site-packages/package.py, line 2.*tfdist.whole_batch\(x\)",
+    )
 
 
-@pytest.mark.parametrize("loss", [against_all_others, another_shape, shuffled])
-def test_each_part_counts_as_a_batch_of_its_own(loss):
-    assert kind_of(loss, is_strict=False) is Reduction.MEAN
+@pytest.mark.parametrize("name", ["against_all_others", "another_shape", "shuffled"])
+def test_each_part_counts_as_a_batch_of_its_own(name):
+    assert kind_of(CASES[name][1], is_strict=False) is Reduction.MEAN
 
 
 SHARES = {Reduction.MEAN: 0.25, Reduction.SUM: 1.0, Reduction.SAME: 0.25}

@@ -63,9 +63,6 @@ named(
     padded_columns=lambda x, y, w: tf.pad(x, [[0, 0], [1, 2]]),
     all_from_the_first=lambda x, y, w: x[0:] - y,
     product_with_a_weight=lambda x, y, w: tf.matmul(x, WEIGHT) @ WEIGHT,
-    product_of_a_weight=lambda x, y, w: (
-        tf.transpose(tf.matmul(WEIGHT, x, False, True)) - y
-    ),
     products_by_example=lambda x, y, w: tf.einsum("bi,bj->bij", x, y),
     products_of_many_axes=lambda x, y, w: tf.einsum("...i,ij->...j", x, WEIGHT),
     outer=lambda x, y, w: tf.matmul(x[:, :, None], y[:, None]),
@@ -91,7 +88,8 @@ named(
         tf.argmax(y, 1), x
     ),
     stacked=lambda x, y, w: (
-        tf.reduce_max(tf.stack([x, y]), 0) - tf.unstack(tf.stack([x, y], 1), axis=1)[0]
+        tf.reduce_max(tf.stack([x, y], 1), 1)
+        - tf.unstack(tf.stack([x, y], 2), axis=2)[0]
     ),
     side_by_side=lambda x, y, w: sum(tf.split(tf.concat([x, y], 1), 2, 1)),
     real_and_made=lambda x, y, w: (
@@ -136,6 +134,11 @@ named(
 )
 named(
     refused,
+    on_the_second_axis=lambda x, y, w: (
+        tf.transpose(tf.matmul(WEIGHT, x, False, True)) - y
+    ),
+    stacked_before_the_rows=lambda x, y, w: tf.reduce_max(tf.stack([x, y]), 0),
+    expanded_before_the_rows=lambda x, y, w: (x[None] - tf.expand_dims(y, 0))[0],
     own_rows_of_all=lambda x, y, w: w[: number(x)] - y,
     own_numbers_of_all=lambda x, y, w: tf.gather(w, tf.range(number(x))) - y,
     own_ranks_of_all=lambda x, y, w: tf.gather(w, tf.argsort(x[:, 0])) - y,

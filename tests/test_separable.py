@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.synchronous.fit.separable import is_separable
+from tfdist.synchronous.replica.separable import is_separable
 
 VECTORS, NUMBERS = tf.zeros([4, 3]), tf.zeros([4])
 

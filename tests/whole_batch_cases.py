@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent))
 import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
-FIT = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+FIT = {**cases.FIT, "epochs": 2}
 
 
 def case(function):
@@ -37,6 +37,10 @@ def functional(cls=keras.Model, **options):
         1, kernel_initializer=cases.ramp, kernel_regularizer=keras.regularizers.L2(0.01)
     )
     return cls(inputs, dense(inputs), **options)
+
+
+def fitted(strategy, build=functional, optimizer=None, **options):
+    return cases.fitted(strategy, build, optimizer, fit=FIT, **options)
 
 
 def with_loss(loss):
@@ -120,11 +124,6 @@ def mean_by_hand(model, x, y, p):
 
 
 @own_loss
-def keras_loss(model, x, y, p):
-    return keras.losses.MeanSquaredError()(y, p)
-
-
-@own_loss
 def average_of_tensorflow(model, x, y, p):
     penalty = tf.nn.scale_regularization_loss(tf.nn.l2_loss(model.weights[0]))
     return tf.nn.compute_average_loss(tf.square(y - p)[:, 0]) + 0.1 * penalty
@@ -151,36 +150,14 @@ def sum_and_mean(model, x, y, p):
     return 0.1 * sum_by_hand(model, x, y, p) + mean_by_hand(model, x, y, p)
 
 
-@own_loss
-def sum_over_count(model, x, y, p):
-    return tf.reduce_sum(tf.square(y - p)) / tf.cast(tf.shape(x)[0], tf.float32)
-
-
-@refused_loss
-def number_of_examples_beside_a_mean(model, x, y, p):
-    n = tf.cast(tf.shape(x)[0], tf.float32)
-    return tf.reduce_mean(tf.square(y - p)) * (0.5 + 0.01 * n) + 0.002 * n
-
-
 @refused_loss
 def root_of_a_mean(model, x, y, p):
     return tf.sqrt(tf.reduce_mean(tf.square(y - p)))
 
 
 @refused_loss
-def weighted_mean(model, x, y, p):
-    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    return loss(y, p, sample_weight=x[:, 0])
-
-
-@refused_loss
-def dice(model, x, y, p):
-    return keras.losses.Dice()(y, tf.sigmoid(p))
-
-
-@refused_loss
-def mean_of_those_selected(model, x, y, p):
-    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), x[:, 0] > 0.5))
+def greatest_loss(model, x, y, p):
+    return tf.reduce_max(tf.square(y - p)) * tf.reduce_mean(p)
 
 
 @tf.custom_gradient
@@ -211,16 +188,6 @@ def penalty_on_the_gradient(model, x, y, p):
     return loss + 0.1 * sum(tf.reduce_sum(tf.square(each)) for each in gradients)
 
 
-@tf.function
-def squared_error(y, p):
-    return tf.reduce_mean(tf.square(y - p))
-
-
-@own_loss
-def in_a_function(model, x, y, p):
-    return squared_error(y, p) + 0.1 * squared_error(2.0 * y, p)
-
-
 @case
 def mean_by_ones_own_word(strategy):
     """Pads pictures in a way that is not read."""
@@ -243,9 +210,7 @@ def mean_by_ones_own_word(strategy):
 def train_step_that_is_a_function(strategy):
     cls = with_loss(mean_by_hand)
     cls.train_step = tf.function(cls.train_step)
-    model = cases.compiled(strategy, lambda: functional(cls), loss=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
+    return fitted(strategy, lambda: functional(cls), loss=None)
 
 
 @case
@@ -271,24 +236,7 @@ def sharpness_aware(strategy):
             self.optimizer.apply(gradients, weights)
             return {"sharp_loss": loss}
 
-    model = cases.compiled(strategy, lambda: functional(Sharp), metrics=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
-
-
-def fitted(strategy, data, metric=None, **options):
-    with strategy.scope():
-        metrics = [metric()] if metric else ["mae"]
-    model = cases.compiled(strategy, functional, **{"metrics": metrics, **options})
-    return cases.result(model, model.fit(*data, **FIT))
-
-
-@case
-def function_that_returns_a_scalar(strategy):
-    def loss(y, p):
-        return keras.ops.mean(keras.ops.square(y - p))
-
-    return fitted(strategy, cases.data(45), loss=loss)
+    return fitted(strategy, lambda: functional(Sharp), metrics=None)
 
 
 @case
@@ -308,9 +256,7 @@ def masked(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build)
-    y = ids[..., None].astype("float32")
-    return cases.result(model, model.fit(ids, y, **FIT))
+    return fitted(strategy, build, given=(ids, ids[..., None].astype("float32")))
 
 
 class Positions(keras.layers.Layer):
@@ -339,10 +285,9 @@ def embedded_positions(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build, lambda: keras.optimizers.Adam(0.05))
     x, y = cases.data(45)
-    x = np.stack([x, x[::-1], 2 * x], axis=1)
-    return cases.result(model, model.fit(x, y, **FIT))
+    given = np.stack([x, x[::-1], 2 * x], axis=1), y
+    return fitted(strategy, build, lambda: keras.optimizers.Adam(0.05), given=given)
 
 
 class Endpoint(keras.layers.Layer):
@@ -362,48 +307,8 @@ def loss_object_in_add_loss(strategy):
         outputs = keras.layers.Dense(1, kernel_initializer=cases.ramp)(x)
         return keras.Model([x, y], Endpoint()(y, outputs))
 
-    model = cases.compiled(strategy, build, loss=None, metrics=None)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit([x, y], None, **FIT))
-
-
-@case
-def activity_regularizer(strategy):
-    """A sum over examples, which Keras does not divide."""
-
-    def build():
-        layer = keras.layers.ActivityRegularization(l2=0.01)
-        return cases.dense(layer)
-
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
-
-
-class Statistics(keras.metrics.Metric):
-    """Custom sums: of examples, of steps, and of a step's mean."""
-
-    def __init__(self):
-        super().__init__(name="statistics")
-        for name in ("examples", "steps", "means"):
-            setattr(self, name, self.add_variable((), "zeros", name=name))
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.examples.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
-        self.steps.assign_add(1.0)
-        self.means.assign(self.means + keras.ops.mean(y_true))
-
-    def result(self):
-        return {
-            "examples": self.examples + 0.0,
-            "steps": self.steps + 0.0,
-            "average": self.means / self.examples,
-        }
-
-
-@case
-def metric_of_ones_own(strategy):
-    return fitted(strategy, cases.data(45), metric=Statistics)
+    given = list(cases.data(45)), None
+    return fitted(strategy, build, given=given, loss=None, metrics=None)
 
 
 class Counts(keras.layers.Layer):
@@ -433,9 +338,7 @@ def moving_sums(strategy):
             ]
         )
 
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(45)
-    return cases.result(model, model.fit(x, y, **FIT))
+    return fitted(strategy, build)
 
 
 class Codebook(keras.layers.Layer):
@@ -460,32 +363,7 @@ def codebook(strategy):
         head = keras.layers.Dense(1, kernel_initializer=cases.ramp)
         return keras.Sequential([keras.Input((4,)), Codebook(), head])
 
-    model = cases.compiled(strategy, build)
-    x, y = cases.data(33)
-    return cases.result(model, model.fit(x, y, **FIT))
-
-
-@case
-def compiled_losses_that_divide_by_sums(strategy):
-    """Computed on the whole batch: an overlap, and a mean by weights."""
-
-    def build():
-        x = keras.Input((4,))
-        heads = [
-            keras.layers.Dense(
-                1, activation="sigmoid", kernel_initializer=cases.ramp, name=name
-            )(x)
-            for name in "pq"
-        ]
-        return keras.Model(x, dict(zip("pq", heads, strict=True)))
-
-    x, y = cases.data(45)
-    by_weight = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-    options = {"loss": {"p": keras.losses.Dice(), "q": by_weight}, "metrics": None}
-    model = cases.compiled(strategy, build, **options)
-    weights = {"p": np.ones(45, "float32"), "q": x[:, 0]}
-    history = model.fit(x, {"p": y, "q": y}, sample_weight=weights, **FIT)
-    return cases.result(model, history)
+    return fitted(strategy, build, given=cases.data(33))
 
 
 @refused
@@ -569,30 +447,8 @@ class WithoutCall(keras.Model):
 
 @case
 def without_call(strategy):
-    model = cases.compiled(strategy, WithoutCall, loss=None, metrics=None)
-    return cases.result(model, model.fit(cases.data(45)[0], **FIT))
-
-
-class WeighedByItsMetric(WithoutCall):
-    """Its loss depends on a metric, which one replica of the last batch adds nothing to."""
-
-    def train_step(self, x):
-        self.tracker.reset_state()
-        with tf.GradientTape() as tape:
-            errors = tf.square(x - self.decoder(self.encoder(x)))
-            self.tracker.update_state(errors)
-            scale = tf.stop_gradient(self.tracker.result())
-            self.tracker.update_state(errors**2)
-            loss = tf.reduce_mean(errors) / (scale + self.tracker.result())
-        weights = self.trainable_weights
-        self.optimizer.apply(tape.gradient(loss, weights), weights)
-        return {"loss": self.tracker.result(), "total": self.tracker.total * 2.0}
-
-
-@refused
-def loss_with_a_metric(strategy):
-    model = cases.compiled(strategy, WeighedByItsMetric, loss=None, metrics=None)
-    model.fit(cases.data(41)[0], **FIT)
+    given = cases.data(45)[:1]
+    return fitted(strategy, WithoutCall, loss=None, metrics=None, given=given)
 
 
 class Decaying(keras.metrics.Metric):
@@ -637,8 +493,8 @@ class Towers(keras.Model):
 
 @case
 def two_towers(strategy):
-    model = cases.compiled(strategy, Towers, loss=None, metrics=None)
-    return cases.result(model, model.fit(cases.data(41)[0], **FIT))
+    given = cases.data(41)[:1]
+    return fitted(strategy, Towers, loss=None, metrics=None, given=given)
 
 
 class Noisy(WithoutCall):
@@ -682,14 +538,12 @@ def synchronized_with_a_last_batch_of_one(strategy):
     def build():
         return cases.dense(keras.layers.BatchNormalization(synchronized=True))
 
-    model = cases.compiled(strategy, build)
-    return cases.result(model, model.fit(*cases.data(41), **FIT))
+    return fitted(strategy, build, given=cases.data(41))
 
 
 @case
 def integers(strategy):
-    model = cases.compiled(strategy, lambda: cases.dense(Counting()))
-    return cases.result(model, model.fit(*cases.data(45), **FIT))
+    return fitted(strategy, lambda: cases.dense(Counting()))
 
 
 class Drawing(keras.Sequential):
@@ -750,24 +604,6 @@ def within_the_scope(strategy):
 
 
 @refused
-def greatest_loss(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_max(tf.square(y - p)) * tf.reduce_mean(p)
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(*cases.data(45), **FIT)
-
-
-@refused
-def pairs_on_the_first_axis(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_mean(tf.square(x[0] - x[1]) * p)
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(*cases.data(45), **FIT)
-
-
-@refused
 def gradients_by_other_means(strategy):
     class Own(keras.Model):
         def train_step(self, batch):
@@ -777,50 +613,7 @@ def gradients_by_other_means(strategy):
             self.optimizer.apply(tf.gradients(loss, values), self.trainable_variables)
             return {"loss": loss}
 
-    model = cases.compiled(strategy, lambda: functional(Own), loss=None)
-    model.fit(*cases.data(45), **FIT)
-
-
-class Greatest(keras.metrics.Metric):
-    def __init__(self):
-        super().__init__(name="greatest")
-        self.value = self.add_variable((), "zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_true)))
-
-    def result(self):
-        return self.value + 0.0
-
-
-@case
-def metric_of_a_maximum(strategy):
-    return fitted(strategy, cases.data(45), metric=Greatest)
-
-
-@case
-def scalar_metric_of_a_maximum(strategy):
-    def greatest_error(y, p):
-        return keras.ops.max(keras.ops.abs(y - p))
-
-    return fitted(strategy, cases.data(45), metrics=[greatest_error])
-
-
-@case
-def first_half_of_the_batch(strategy):
-    def loss(y, p):
-        return keras.ops.mean(keras.ops.square(y[:4] - p[:4]))
-
-    return fitted(strategy, cases.data(45), loss=loss)
-
-
-@case
-def rows_over_their_number(strategy):
-    def loss(y, p):
-        rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
-        return keras.ops.sum(keras.ops.square(y - p) / rows)
-
-    return fitted(strategy, cases.data(45), loss=loss)
+    fitted(strategy, lambda: functional(Own), loss=None)
 
 
 class Queue(keras.layers.Layer):
@@ -958,7 +751,9 @@ class CountsAndRoots(keras.metrics.Metric):
 
 @case
 def metric_of_integers_and_floats(strategy):
-    return fitted(strategy, cases.data(41), CountsAndRoots)
+    with strategy.scope():
+        metric = CountsAndRoots()
+    return fitted(strategy, given=cases.data(41), metrics=[metric])
 
 
 @case
@@ -1001,20 +796,6 @@ def plain_variable_from_a_graph(strategy):
 
 
 @refused
-def clipped_gradient_of_a_weight(strategy):
-    @tf.custom_gradient
-    def clipped(weight):
-        return tf.identity(weight), lambda d: tf.clip_by_value(d, -0.1, 0.1)
-
-    class Clipping(keras.layers.Dense):
-        def call(self, x):
-            return x @ clipped(self.kernel.value) + self.bias
-
-    layer = Clipping(3, kernel_initializer=cases.ramp)
-    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(), **FIT)
-
-
-@refused
 def normalized_behind_a_mask(strategy):
     def build():
         return keras.Sequential(
@@ -1035,15 +816,6 @@ def normalized_behind_a_mask(strategy):
 def mean_in_a_plain_variable_in_a_function(strategy):
     mean = tf.VariableAggregation.MEAN
     noting(strategy, NotingInAFunction, aggregation=mean)
-
-
-@refused
-def rows_from_a_shape(strategy):
-    def loss(model, x, y, p):
-        return tf.reduce_sum(tf.square(y - p)) / x.shape[0]
-
-    model = cases.compiled(strategy, lambda: functional(with_loss(loss)), loss=None)
-    model.fit(in_batches_of_8(), verbose=0)
 
 
 class NoisyOfAShape(WithoutCall):
@@ -1087,64 +859,6 @@ def noise_of_a_fixed_size_for_each_part(strategy):
         model.fit(in_batches_of_8(), verbose=0)
     finally:
         strategy.whole_batch = True
-
-
-def with_compiled_loss(strategy, loss):
-    return fitted(strategy, cases.data(45), loss=loss)
-
-
-@case
-def variance(strategy):
-    return with_compiled_loss(strategy, lambda y, p: keras.ops.var(y - p))
-
-
-@case
-def neighbours(strategy):
-    return with_compiled_loss(
-        strategy, lambda y, p: keras.ops.mean(y * keras.ops.flip(p, axis=0))
-    )
-
-
-@case
-def every_pair(strategy):
-    return with_compiled_loss(
-        strategy, lambda y, p: keras.ops.mean((p[:, None] - p[None, :]) ** 2)
-    )
-
-
-@case
-def similarities(strategy):
-    return with_compiled_loss(
-        strategy,
-        lambda y, p: keras.ops.mean(keras.ops.matmul(p, keras.ops.transpose(p))),
-    )
-
-
-@refused
-def normalized_by_a_layer(strategy):
-    """Keras documents what its own layers do with a batch."""
-    layer = keras.layers.BatchNormalization()
-    cases.compiled(strategy, lambda: cases.dense(layer)).fit(*cases.data(16), **FIT)
-
-
-@refused
-def loop_in_the_scope(strategy):
-    with strategy.scope():
-        model, optimizer = cases.dense(), keras.optimizers.SGD()
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(cases.data()[0]))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-
-
-@refused
-def loop_outside_of_the_scope(strategy):
-    with strategy.scope():
-        model, optimizer = cases.dense(), keras.optimizers.SGD()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(model(cases.data()[0]))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply(gradients, model.trainable_variables)
 
 
 def my_own_callback(batch, logs):

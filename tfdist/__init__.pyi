@@ -112,8 +112,7 @@ from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split
 from tfdist.splitting.split import SplitError as SplitError
-from tfdist.synchronous.extended import UnequalDevicesError as UnequalDevicesError
-from tfdist.synchronous.fit.all_rows import whole_batch as whole_batch
+from tfdist.synchronous.devices import UnequalDevicesError as UnequalDevicesError
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (
     SynchronousTrainingError as SynchronousTrainingError,
@@ -124,6 +123,7 @@ from tfdist.synchronous.multi_worker import (
 from tfdist.synchronous.reader.indivisible import (
     IndivisibleLossError as IndivisibleLossError,
 )
+from tfdist.synchronous.replica.all_rows import whole_batch as whole_batch
 from tfdist.synchronous.ring import RingStrategy as RingStrategy
 from tfdist.variables.creation import partition_variables as partition_variables
 from tfdist.variables.increment import NotAdditiveError as NotAdditiveError

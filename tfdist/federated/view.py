@@ -1,6 +1,5 @@
 """Who has what: a split as a table and as a picture."""
 
-import io
 import os
 from collections.abc import Sequence
 
@@ -19,13 +18,10 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
         rows: How many clients to show; the last row is the sum over all of them.
     """
     # Here, as splits and rules need numpy alone.
-    import rich.box
-    import rich.console
-    import rich.table
+    from tfdist._table import render, table_of
 
-    found = rich.table.Table(box=rich.box.ROUNDED)
-    for heading in ("client", "examples", *map(str, np.unique(np.asarray(labels)))):
-        found.add_column(heading, justify="right")
+    classes = np.unique(np.asarray(labels))
+    found = table_of(*(f">{each}" for each in ("client", "examples", *classes)))
     amounts = counts(split, labels)
     for client, each in enumerate(amounts[:rows]):
         found.add_row(
@@ -36,10 +32,7 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
     found.add_section()
     total = amounts.sum(axis=0)
     found.add_row("all", f"{total.sum():,}", *(f"{each:,}" for each in total))
-    text = io.StringIO()
-    # Rich shrinks a table to the width of its console.
-    rich.console.Console(file=text, width=300).print(found)
-    return text.getvalue()
+    return render(found)
 
 
 def plot(

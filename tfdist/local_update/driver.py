@@ -15,14 +15,13 @@ from tfdist.local_update import rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.record import Record
-from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin import Record, Request
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
-from tfdist.local_update.workers import Workers
 from tfdist.peers import agreement
 from tfdist.peers.callbacks import resume_at
 from tfdist.peers.shares import UnequalDataError
@@ -50,7 +49,7 @@ class LocalUpdateDriver(DefaultDriver):
         self,
         strategy: Any,
         exchange: Exchange,
-        workers: Workers,
+        workers: LocalPeers,
         mix_of: Callable[[Any], Mix],
         is_mean: bool,
         rejoin_listener: Callable[[Callable[[Request], str]], RejoinListener],

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.local_update import rejoin
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.record import Record
-from tfdist.local_update.rejoin import RejoinError
+from tfdist.local_update.rejoin import Record, RejoinError
 from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
 from tfdist.peers.callbacks import resume_at

@@ -22,7 +22,7 @@ from tfdist.local_update.message import (
     Message,
     SilentError,
     header_bytes,
-    unpack,
+    message_of,
 )
 
 _SLOTS = 2
@@ -124,7 +124,7 @@ class Mailboxes:
             raise GoneError from error
         except tf.errors.DeadlineExceededError as error:
             raise (GoneError if self.is_gone(worker) else SilentError) from error
-        return unpack(header, payload), unpack(other, _NONE)
+        return message_of(header, payload), message_of(other, _NONE)
 
     def is_gone(self, worker: int) -> bool:
         """Returns whether nothing listens on a worker's address."""

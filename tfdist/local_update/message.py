@@ -6,8 +6,9 @@ part of, the call that it belongs to, and the version of each worker.
 
 import dataclasses
 import enum
+import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def header_bytes(workers: int) -> int:
     return 8 * (3 + workers)
 
 
-def unpack(header: np.ndarray, payload: np.ndarray) -> Message:
+def message_of(header: np.ndarray, payload: np.ndarray) -> Message:
     """Returns the message that these bytes are."""
     key, begin, whatfor, *versions = header.view(np.int64).tolist()
     fit, call = divmod(whatfor, len(Call))
@@ -75,6 +76,23 @@ def unpack(header: np.ndarray, payload: np.ndarray) -> Message:
 def bytes_of(array: np.ndarray) -> np.ndarray:
     """Returns the bytes of an array, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def pack(info: Any, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns plain data, for JSON, and the bytes of arrays as uint8."""
+    parts = [bytes_of(each) for each in arrays]
+    text = json.dumps([info, [len(each) for each in parts]]).encode()
+    head = np.array([len(text)], np.int64).view(np.uint8)
+    return np.concatenate([head, np.frombuffer(text, np.uint8), *parts])
+
+
+def unpack(payload: np.ndarray) -> tuple[Any, list[np.ndarray]]:
+    """Returns the plain data, and the bytes of each array."""
+    end = 8 + int(payload[:8].view(np.int64)[0])
+    info, sizes = json.loads(payload[8:end].tobytes())
+    ends = end + np.cumsum([0, *sizes])
+    pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    return info, [payload[begin:stop] for begin, stop in pairs]
 
 
 class GoneError(Exception):

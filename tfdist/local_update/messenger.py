@@ -23,9 +23,10 @@ from tfdist.local_update.message import (
     SilentError,
     Transport,
     header_bytes,
+    pack,
 )
 from tfdist.local_update.reads import Range, Reads
-from tfdist.local_update.rejoin import Request, pack
+from tfdist.local_update.rejoin import Request
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -9,9 +9,8 @@ import keras
 import numpy as np
 
 from tfdist.local_update.exchange import Exchange
-from tfdist.local_update.fragment import Fragment
+from tfdist.local_update.fragment import Fragment, one_each
 from tfdist.local_update.model_vector import ModelVector
-from tfdist.local_update.outer_step import one_each
 from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
 from tfdist.mixing import Mixing
 

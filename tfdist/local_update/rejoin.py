@@ -5,17 +5,62 @@ message of a mix: from the exchange after it, all of them count the worker again
 lead hands over its state, and the worker goes on from there.
 """
 
+import copy
 import dataclasses
 import enum
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+
+from tfdist.local_update.message import pack, unpack
+
+_DIFFERS = (
+    "this worker was started again, and calls fit in another way than the others did: with "
+    "other data, other arguments or another model. Run the same script, with the same "
+    "seeds, on all workers"
+)
 
 
 class RejoinError(RuntimeError):
     """A worker that was started again cannot take part in what the others do."""
+
+
+@dataclasses.dataclass
+class Record:
+    """What workers told each other as `fit` started, in order.
+
+    Attributes:
+        numbers: For each time, the numbers of each worker.
+        texts: For each time, the text of each worker by its name.
+    """
+
+    numbers: list[list[list[int]]] = dataclasses.field(default_factory=list)
+    texts: list[dict[str, str]] = dataclasses.field(default_factory=list)
+
+    def copy(self) -> "Record":
+        """Returns a record of the same."""
+        return copy.deepcopy(self)
+
+    def next_numbers(self, columns: int) -> np.ndarray:
+        """Removes and returns the first numbers: int64, a row per worker.
+
+        Raises:
+            RejoinError: If they told none any more, or more or fewer.
+        """
+        table = np.array(self.numbers.pop(0) if self.numbers else [], np.int64)
+        if table.ndim != 2 or table.shape[1] != columns:
+            raise RejoinError(_DIFFERS)
+        return table
+
+    def next_texts(self) -> dict[str, str]:
+        """Removes and returns the first texts.
+
+        Raises:
+            RejoinError: If they told none any more.
+        """
+        if not self.texts:
+            raise RejoinError(_DIFFERS)
+        return self.texts.pop(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,23 +135,6 @@ def refusal(request: Request, fit: int, settings: str) -> str:
             "back during that one alone. Start the whole cluster again"
         )
     return ""
-
-
-def pack(info: Any, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns plain data, for JSON, and the bytes of arrays as uint8."""
-    parts = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays]
-    text = json.dumps([info, [len(each) for each in parts]]).encode()
-    head = np.array([len(text)], np.int64).view(np.uint8)
-    return np.concatenate([head, np.frombuffer(text, np.uint8), *parts])
-
-
-def unpack(payload: np.ndarray) -> tuple[Any, list[np.ndarray]]:
-    """Returns the plain data, and the bytes of each array."""
-    end = 8 + int(payload[:8].view(np.int64)[0])
-    info, sizes = json.loads(payload[8:end].tobytes())
-    ends = end + np.cumsum([0, *sizes])
-    pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-    return info, [payload[begin:stop] for begin, stop in pairs]
 
 
 def as_arrays(

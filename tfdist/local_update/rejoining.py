@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from tfdist.local_update.exchange import Exchange
-from tfdist.local_update.message import LEFT, GoneError, Message, SilentError, Transport
-from tfdist.local_update.rejoin import Move, RejoinError, Request, next_move, unpack
+from tfdist.local_update.message import (
+    LEFT,
+    GoneError,
+    Message,
+    SilentError,
+    Transport,
+    unpack,
+)
+from tfdist.local_update.rejoin import Move, RejoinError, Request, next_move
 
 _log = logging.getLogger("tfdist")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.local_update.workers import Workers
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.peers.input import ShardedData
 
 
@@ -26,14 +26,14 @@ class DataPlace:
     taken: int
 
 
-class SharingWorkers:
+class SharingPeers:
     """The workers as `ShardedData` asks about them.
 
     Those in `fixed`, unless it is None, share a batch in place of all that take part
     now.
     """
 
-    def __init__(self, workers: Workers, fixed: Sequence[int] | None = None) -> None:
+    def __init__(self, workers: LocalPeers, fixed: Sequence[int] | None = None) -> None:
         self._workers = workers
         self.fixed = fixed
         self.gather_numbers = workers.gather_numbers
@@ -65,9 +65,9 @@ class SharedData(ShardedData):
     """
 
     def __init__(
-        self, adapter: Any, workers: Workers, place: DataPlace | None = None
+        self, adapter: Any, workers: LocalPeers, place: DataPlace | None = None
     ) -> None:
-        self._sharers = SharingWorkers(workers, place.sharers if place else None)
+        self._sharers = SharingPeers(workers, place.sharers if place else None)
         self._place = place
         self._me = workers.me
         self._shared_among: list[int] = []

@@ -19,9 +19,9 @@ from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
+from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import Mix
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.workers import Workers
 from tfdist.mixing import Mean, Mixing
 
 
@@ -123,15 +123,14 @@ class LocalUpdateStrategy(
             outer_optimizer, self._mixing
         )
         MEMBERSHIP.check_none()
-        joined = join(
+        self._exchange, names, mailboxes, rejoining = join(
             config,
             startup_timeout,
             peer_timeout,
             "LocalUpdateStrategy",
             may_come_back=True,
         )
-        self._exchange = joined.exchange
-        self._workers = Workers(self._exchange, joined.names)
+        self._workers = LocalPeers(self._exchange, names)
         super().__init__(_device())
         MEMBERSHIP.joined(self)
         self.fit_driver = LocalUpdateDriver(
@@ -140,11 +139,11 @@ class LocalUpdateStrategy(
             self._workers,
             self._mix_of,
             isinstance(self._mixing, Mean),
-            functools.partial(RejoinListener, joined.mailboxes),
-            joined.rejoining,
+            functools.partial(RejoinListener, mailboxes),
+            rejoining,
             self._settings,
         )
-        status.publish(config, joined.mailboxes.server)
+        status.publish(config, mailboxes.server)
 
     @property
     def _settings(self) -> dict[str, Any]:

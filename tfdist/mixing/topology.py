@@ -144,7 +144,7 @@ class Topology:
         """Returns after how many rounds models are nearer to their mean by a factor.
 
         Args:
-            factor: Of the distance from the mean, above 0 and below 1.
+            factor: What is left of the distance from the mean, above 0 and below 1.
 
         Raises:
             ValueError: If the factor is not between 0 and 1.

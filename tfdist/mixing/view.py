@@ -1,15 +1,11 @@
 """Graphs as a table and as a picture."""
 
-import io
 import math
 import os
 from collections.abc import Sequence
 
-import rich.box
-import rich.console
-import rich.table
-
 from tfdist import _picture
+from tfdist._table import render, table_of
 from tfdist.mixing.topology import Topology
 
 HALF, THOUSANDTH = 0.5, 1e-3
@@ -21,19 +17,16 @@ def table(topologies: Sequence[Topology], megabytes: float) -> str:
     `megabytes` is the size of a model, in 10^6 bytes.
     """
     participants = len(topologies[0].participants)
-    found = rich.table.Table(
-        box=rich.box.ROUNDED, title=f"{participants} participants, {megabytes:g} MB"
+    found = table_of(
+        "graph",
+        ">models in",
+        ">gap",
+        ">rounds to 1/2",
+        ">rounds to 1e-3",
+        ">MB in a round",
+        ">MB to 1e-3",
+        title=f"{participants} participants, {megabytes:g} MB",
     )
-    found.add_column("graph")
-    for heading in (
-        "models in",
-        "gap",
-        "rounds to 1/2",
-        "rounds to 1e-3",
-        "MB in a round",
-        "MB to 1e-3",
-    ):
-        found.add_column(heading, justify="right")
     for each in topologies:
         rounds = each.rounds_to_shrink(THOUSANDTH)
         received = each.bytes_per_round(megabytes)
@@ -57,10 +50,7 @@ def table(topologies: Sequence[Topology], megabytes: float) -> str:
         bytes_in,
         bytes_in,
     )
-    text = io.StringIO()
-    # Rich shrinks a table to the width of its console.
-    rich.console.Console(file=text, width=200).print(found)
-    return text.getvalue() + (
+    return render(found) + (
         "The distance of all models from their mean, as the gap predicts it; "
         "models and MB that the busiest participant receives.\n"
     )

@@ -25,7 +25,7 @@ State = dict[str, list[Any]]
 
 
 def take_the_chiefs(model: Any, peers: Peers) -> bool:
-    """Gives each layer the chief's state if all workers' are equal but for rounding.
+    """Copies the chief's state of layers if all workers' are equal but for rounding.
 
     All workers call it at the same time. Returns whether a layer has another state now,
     on some worker.

@@ -76,7 +76,7 @@ def own_batches(
 
 @contextlib.contextmanager
 def naming_too_few_files(workers: int) -> Iterator[None]:
-    """Says of data with fewer files than workers what this project offers for it.
+    """Adds what this project offers to the error of data with fewer files than workers.
 
     TensorFlow finds out when the first batch is read, and advises to turn sharding off:
     with that, every example would be trained on once per worker.

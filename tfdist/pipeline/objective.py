@@ -11,7 +11,7 @@ from tfdist.keras.computation import Computation, computing
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.microbatches import joined, part_of
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.synchronous.fit.separable import is_separable
+from tfdist.synchronous.replica.separable import is_separable
 
 _WAY_OUT = 'Use schedule="gpipe", which computes the loss of the whole batch'
 _MEANS = ("sum_over_batch_size", "mean")

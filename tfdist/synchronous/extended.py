@@ -17,26 +17,22 @@ from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.peers.agreement import UnequalModelError
-from tfdist.synchronous.fit.current_step import (
+from tfdist.synchronous import devices
+from tfdist.synchronous.fit.refusals import SynchronousTrainingError
+from tfdist.synchronous.on_read import created
+from tfdist.synchronous.replica.collectives import CARRIED_AS
+from tfdist.synchronous.replica.current_step import (
     all_reduced,
     exchanging,
     has_reduced_gradients,
     note_shapes,
 )
-from tfdist.synchronous.fit.exchange import CARRIED_AS
-from tfdist.synchronous.fit.refusals import SynchronousTrainingError
-from tfdist.synchronous.on_read import note_on_read
-from tfdist.variables.creation import variable_path
 
 # TensorFlow numbers its own groups from 1.
 _GROUP_OF_WORKERS = 1 << 20
 # TensorFlow's broadcast takes fewer dtypes than its sum.
 _BROADCAST_AS = {**CARRIED_AS, tf.bfloat16: tf.float32}
 del _BROADCAST_AS[tf.bool]
-
-
-class UnequalDevicesError(ValueError):
-    """The workers do not have the same number of devices."""
 
 
 class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
@@ -213,9 +209,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             )
         try:
             with naming_lost_peers(self.lost_peers):
-                created = super()._create_variable(next_creator, **kept_equal(kwargs))
-            note_on_read(created, kwargs.get("synchronization"))
-            return created
+                return created(super()._create_variable, next_creator, kwargs)
         except tf.errors.InvalidArgumentError as error:
             # TensorFlow broadcasts the initial value by a collective, which checks shape
             # and dtype. Its message names no variable.
@@ -266,18 +260,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _initialize_local_devices(
         self, cluster_resolver: Any, worker_device: str
     ) -> tuple[tuple[str, ...], str]:
-        here = tf.DeviceSpec.from_string(worker_device)
-        kinds = {
-            kind: [
-                device
-                for device in tf.config.list_logical_devices(kind)
-                if _is_of_task(device.name, here)
-            ]
-            for kind in ("GPU", "CPU")
-        }
-        kind = "GPU" if kinds["GPU"] else "CPU"
-        count = len(kinds[kind])
-        return tuple(f"{worker_device}/device:{kind}:{i}" for i in range(count)), kind
+        return devices.of_this_worker(worker_device)
 
     # TensorFlow calls this when the server of this process listens, and before the first
     # collective.
@@ -312,16 +295,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 "Check that each runs this script with the same TF_CONFIG cluster, "
                 "and that no other program uses their ports"
             ) from None
-        if len(set(counts)) > 1:
-            listed = ", ".join(
-                f"{task}: {count}"
-                for task, count in zip(self.worker_names, counts, strict=True)
-            )
-            raise UnequalDevicesError(
-                f"every worker needs the same number of devices; received {listed}. "
-                "Set CUDA_VISIBLE_DEVICES, or the number of logical devices, so that "
-                "all have as many as the worker with the fewest"
-            )
+        devices.check_equal(dict(zip(self.worker_names, counts, strict=True)))
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
@@ -330,21 +304,3 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
     def _use_merge_call(self) -> bool:
         return not has_reduced_gradients() and super()._use_merge_call()
-
-
-def kept_equal(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns arguments for a variable whose copies the replicas write themselves.
-
-    Keras marks variables such as an optimizer's counters as written by the first replica.
-    Every replica writes the same value to them anyway. Having TensorFlow copy the first
-    one's would take a merge call per variable.
-    """
-    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-    if variable_path.get() is not None and kwargs.get("aggregation") == first:
-        return {**kwargs, "aggregation": tf.VariableAggregation.NONE}
-    return kwargs
-
-
-def _is_of_task(device: str, task: tf.DeviceSpec) -> bool:
-    spec = tf.DeviceSpec.from_string(device)
-    return (spec.job, spec.task) == (task.job, task.task)

@@ -1,4 +1,4 @@
-"""Variables whose copies differ on purpose, since a read adds them up."""
+"""How replicas create variables; some have copies that differ, since a read adds them up."""
 
 import functools
 import weakref
@@ -7,20 +7,33 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.current_step import part_to_write
+from tfdist.synchronous.replica.current_step import part_to_write
 from tfdist.variables.creation import variable_path
 
 _handles: list[weakref.ref[Any]] = []
 
 
-def note_on_read(variable: Any, synchronization: Any) -> None:
-    """Takes note of a new variable if its copies are combined when it is read."""
-    if synchronization == tf.VariableSynchronization.ON_READ:
+def created(
+    create: Callable[..., Any], next_creator: Callable[..., Any], kwargs: dict[str, Any]
+) -> Any:
+    """Creates a variable, and takes note if its copies are combined when it is read.
+
+    Keras marks variables such as an optimizer's counters as written by the first replica.
+    Every replica writes the same value to them anyway. Having TensorFlow copy the first
+    one's would take a merge call per variable.
+    """
+    is_of_keras = variable_path.get() is not None
+    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    if is_of_keras and kwargs.get("aggregation") == first:
+        kwargs = {**kwargs, "aggregation": tf.VariableAggregation.NONE}
+    variable = create(next_creator, **kwargs)
+    if kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ:
         copies = tf.distribute.get_strategy().experimental_local_results(variable)
         _handles.extend(weakref.ref(each.handle, _handles.remove) for each in copies)
         # Of Keras's own the hooks of `keras.Variable` see to it.
-        if variable_path.get() is None:
+        if not is_of_keras:
             _count_examples_once(variable)
+    return variable
 
 
 def _count_examples_once(variable: Any) -> None:

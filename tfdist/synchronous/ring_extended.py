@@ -11,15 +11,15 @@ import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
 from tfdist.liveness.watched_workers import WatchedWorkers
-from tfdist.synchronous.extended import UnequalDevicesError, kept_equal
-from tfdist.synchronous.fit.current_step import (
+from tfdist.synchronous.devices import of_workers
+from tfdist.synchronous.on_read import created
+from tfdist.synchronous.replica.current_step import (
     all_reduced,
     check_not_within,
     exchanging,
     has_reduced_gradients,
     note_equal,
 )
-from tfdist.synchronous.on_read import note_on_read
 
 
 class RingExtended(_tf.MirroredExtended):
@@ -44,7 +44,7 @@ class RingExtended(_tf.MirroredExtended):
         cross_device_ops: tf.distribute.CrossDeviceOps,
         peer_timeout: float,
     ) -> None:
-        devices = _devices([each.device for each in workers])
+        devices = of_workers([each.device for each in workers])
         # The base class's constructor rejects devices of several tasks in eager mode. Its
         # other methods support them.
         super().__init__(strategy, devices[:1], cross_device_ops)
@@ -117,9 +117,7 @@ class RingExtended(_tf.MirroredExtended):
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
-        created = super()._create_variable(next_creator, **kept_equal(kwargs))
-        note_on_read(created, kwargs.get("synchronization"))
-        return created
+        return created(super()._create_variable, next_creator, kwargs)
 
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
@@ -128,27 +126,3 @@ class RingExtended(_tf.MirroredExtended):
 
     def _use_merge_call(self) -> bool:
         return not has_reduced_gradients() and super()._use_merge_call()
-
-
-def _devices(workers: list[str]) -> tuple[str, ...]:
-    """Returns all GPUs of the workers, or the CPU of each if there are none."""
-    gpus = [
-        [
-            each.name
-            for each in tf.config.list_logical_devices("GPU")
-            if task in each.name
-        ]
-        for task in workers
-    ]
-    counts = [len(each) for each in gpus]
-    if len(set(counts)) > 1:
-        has = ", ".join(
-            f"{task} has {n}" for task, n in zip(workers, counts, strict=True)
-        )
-        raise UnequalDevicesError(
-            f"all workers need the same number of GPUs; received {has}. Set "
-            "CUDA_VISIBLE_DEVICES on those that have more"
-        )
-    if counts[0]:
-        return tuple(gpu for each in gpus for gpu in each)
-    return tuple(f"{task}/device:CPU:0" for task in workers)

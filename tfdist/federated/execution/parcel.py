@@ -1,12 +1,12 @@
 """What travels between the workers of a simulation."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfdist.federated.client_update import ClientUpdate
+from tfdist.local_update.message import pack, unpack
 
 
 class Parcel(NamedTuple):
@@ -17,20 +17,14 @@ class Parcel(NamedTuple):
 
     def pack(self) -> np.ndarray:
         """Returns the parcel as bytes: uint8, (length,)."""
-        shape = {"shape": self.array.shape, "dtype": self.array.dtype.str}
-        text = json.dumps({**self.header, "array": shape}).encode()
-        parts = [len(text).to_bytes(8, "little"), text, self.array.tobytes()]
-        return np.frombuffer(b"".join(parts), np.uint8)
+        about = [self.array.shape, self.array.dtype.str]
+        return pack([self.header, *about], [self.array])
 
     @classmethod
     def unpack(cls, payload: np.ndarray) -> "Parcel":
         """Returns the parcel of some bytes."""
-        data = payload.tobytes()
-        end = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:end])
-        about = header.pop("array")
-        array = np.frombuffer(data[end:], about["dtype"]).reshape(about["shape"])
-        return cls(header, array)
+        (header, shape, dtype), (data,) = unpack(payload)
+        return cls(header, data.copy().view(dtype).reshape(shape))
 
 
 Trained = tuple[list[ClientUpdate], int]

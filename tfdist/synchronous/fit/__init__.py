@@ -1,1 +1,1 @@
-"""Training of Keras models on workers in lockstep."""
+"""What Keras's `fit` calls: steps on all replicas, their functions, and what is refused."""

@@ -175,7 +175,7 @@ class SynchronousDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def storing(self, model: Any, operation: str) -> Iterator[bool]:
-        """Lets only the chief write, and Keras read and write outside the scope.
+        """Yields whether this worker stores: the chief alone writes, outside of the scope.
 
         While it saves, Keras creates an optimizer to compare with. In the scope, creating
         its variables is a collective, and the other workers, which do not save, would

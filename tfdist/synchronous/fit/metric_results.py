@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tfdist.synchronous.fit.mean_by_word import updating_metric
+from tfdist.synchronous.replica.mean_by_word import updating_metric
 
 _CHANGES = ("update_state", "reset_state")
 
@@ -43,9 +43,6 @@ class MetricResults:
 
     A result counts until the metric's state changes: what it returned before cannot be
     computed from the state after the step.
-
-    Args:
-        model: The Keras model.
     """
 
     def __init__(self, model: Any) -> None:

@@ -12,9 +12,9 @@ from tfdist.keras.building import trace_with_state
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers.input import ShardedIterator
 from tfdist.peers.shares import naming_too_few_files, row_count
-from tfdist.synchronous.fit.all_rows import refusal_in
 from tfdist.synchronous.fit.fixed_rows import explained
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.all_rows import refusal_in
+from tfdist.synchronous.replica.step import ReplicaStep
 
 
 class ModelFunctions:
@@ -25,9 +25,6 @@ class ModelFunctions:
     of a function draws the next numbers for its collectives in the order in which they
     were traced. Workers that call differently traced functions would wait for each other
     in different collectives.
-
-    Args:
-        model: The Keras model, under a `SynchronousStrategy`.
     """
 
     data_type = ShardedIterator
@@ -47,10 +44,10 @@ class ModelFunctions:
         """Returns a function of tensors, traced, unless the model runs eagerly.
 
         Args:
-            key: Of the batches that it is for.
-            structure: Of these batches.
+            key: What tells its batches from those of others.
+            structure: The structure of these batches.
             execute: What it computes.
-            signature: Of its arguments; without one, that of its first call.
+            signature: Its arguments' signature; without one, that of its first call.
         """
         if self.model.run_eagerly:
             return execute

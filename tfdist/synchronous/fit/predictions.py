@@ -9,11 +9,11 @@ import tensorflow as tf
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers.input import ShardedIterator
-from tfdist.synchronous.fit.all_rows import AllRows
-from tfdist.synchronous.fit.computation import tracing
 from tfdist.synchronous.fit.model_functions import ModelFunctions
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.fit.run import ShareFunction, on_batch
+from tfdist.synchronous.replica.all_rows import AllRows
+from tfdist.synchronous.replica.computation import tracing
+from tfdist.synchronous.replica.step import ReplicaStep
 
 
 class ReplicaPredictions(ModelFunctions):

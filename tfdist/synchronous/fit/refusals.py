@@ -13,9 +13,9 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.on_read import is_on_read
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
+from tfdist.synchronous.replica.step import ReplicaStep
 
 _WRITES = frozenset(
     ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
@@ -89,9 +89,6 @@ def check_normalization(step: ReplicaStep) -> None:
 
     Behind a mask Keras computes them from each replica's part, without a word.
 
-    Args:
-        step: The replica's step, after it was traced.
-
     Raises:
         SynchronousTrainingError: If a layer has those of a part.
     """
@@ -112,10 +109,6 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
 
     Keras's own variables get that of the whole batch. Others keep what each replica has
     computed from its part, and their copies drift apart.
-
-    Args:
-        graph: The graph in which the step was traced.
-        step: The replica's step.
 
     Raises:
         SynchronousTrainingError: If one gets a replica's own value.
@@ -148,11 +141,6 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
 def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
     """Checks that the replicas' values were reduced to the whole batch's.
 
-    Args:
-        value: What is assigned to a `tf.Variable`.
-        step: The replica's step.
-        where: Where that is, for the error.
-
     Raises:
         SynchronousTrainingError: If they were reduced to another number.
     """
@@ -176,10 +164,6 @@ def check_copies(graph: Any, model: Any) -> None:
 
     A variable of the tracing process has one copy, to which the updates of all replicas
     would be applied.
-
-    Args:
-        graph: The graph in which the step was traced.
-        model: The Keras model, to name its variables.
 
     Raises:
         ScopeError: If the step uses another variable.

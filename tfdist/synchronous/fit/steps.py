@@ -10,11 +10,6 @@ import tensorflow as tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
 from tfdist.peers.input import ShardedIterator
-from tfdist.synchronous.fit.computation import tracing
-from tfdist.synchronous.fit.exchange import (
-    of_first_replica,
-    sum_tensors,
-)
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions
 from tfdist.synchronous.fit.refusals import (
@@ -22,11 +17,21 @@ from tfdist.synchronous.fit.refusals import (
     check_copies,
     check_normalization,
 )
-from tfdist.synchronous.fit.repeated import VaryingShapesError, repeated
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.run import Reductions, ShareFunction, on_batch
-from tfdist.synchronous.fit.whole_batch import part_of
-from tfdist.synchronous.fit.written import settle_written
+from tfdist.synchronous.fit.run import (
+    Reductions,
+    ShareFunction,
+    VaryingShapesError,
+    on_batch,
+    repeated,
+)
+from tfdist.synchronous.replica.collectives import (
+    of_first_replica,
+    sum_tensors,
+)
+from tfdist.synchronous.replica.computation import tracing
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import part_of
+from tfdist.synchronous.replica.written import settle_written
 
 _as_written = tf.autograph.experimental.do_not_convert
 _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (
@@ -36,12 +41,7 @@ _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (
 
 
 class ReplicaSteps(ModelFunctions):
-    """Runs the train or the test steps of a model on all replicas together.
-
-    Args:
-        model: The Keras model.
-        step: The model's `train_step` or `test_step`.
-    """
+    """Runs the train or the test steps of a model on all replicas together."""
 
     def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
         super().__init__(model)

@@ -67,9 +67,5 @@ class CommonStride:
 
 
 def size_for(seconds: float) -> int:
-    """Returns the number of steps of a call.
-
-    Args:
-        seconds: Of a step.
-    """
+    """Returns the number of steps of a call, given the seconds of one."""
     return max(1, min(int(LONGEST_CALL / seconds + 1e-9), MOST_STEPS))

@@ -26,8 +26,7 @@ def computed_from_parts(
         whole_of: Returns the whole batch's number, given a replica's COUNT.
 
     Returns:
-        The result, and the tensors that the number is computed from: its terms, and the
-        factors that they are multiplied with.
+        The result, and the number's terms with the factors that they are multiplied with.
 
     Raises:
         IndivisibleLossError: If a function of the step adds the terms up.

@@ -59,12 +59,7 @@ class IndivisibleLossError(RefusalError):
 def indivisible(
     op: tf.Operation, kind: Reduction = Reduction.UNKNOWN
 ) -> IndivisibleLossError:
-    """Returns the error for a loss that depends on the examples through `op`.
-
-    Args:
-        op: The operation.
-        kind: The kind of its result.
-    """
+    """Returns the error for a loss that depends on the examples through `op`."""
     if kind is Reduction.UNKNOWN and (of_fixed_rows := _advice_on_fixed_rows(op)):
         advice = of_fixed_rows
     elif FUNCTIONS.search(op.type) or op.type == "Placeholder":

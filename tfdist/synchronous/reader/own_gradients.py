@@ -22,11 +22,6 @@ def check_own_gradients(
 ) -> None:
     """Checks that gradient functions of the program keep examples apart.
 
-    Args:
-        reader: Reads the replica's graph.
-        graph: The graph.
-        gradients: The replica's gradients, in any structure.
-
     Raises:
         IndivisibleLossError: If one does not, or is around a weight or a number.
     """

@@ -4,8 +4,8 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so `ReductionReader` reads the graph. It executes nothing, and whatever it
-does not know is refused.
+loss with any function, so the graph is read. Nothing is executed, and whatever is not known is
+refused.
 """
 
 import re
@@ -15,12 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import (
-    is_apart,
-    is_of_keras,
-    is_of_ragged,
-    repeats_ragged_rows,
-)
+from tfdist._authors import is_apart, is_of_keras, is_of_ragged, repeats_ragged_rows
 from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
 from tfdist.synchronous.reader.combined import combined
 from tfdist.synchronous.reader.indivisible import (
@@ -36,11 +31,11 @@ from tfdist.synchronous.reader.rows import (
     Operand,
     Rows,
     has_rows,
-    somewhere,
+    kept_apart,
 )
 
 Known = tuple[Reduction, Rows | None]
-"""The kind of a tensor, and where its rows are if that is ROWS."""
+"""The kind of a tensor, and its rows if that is ROWS."""
 
 # The number of rows that these return depends on the values of the examples.
 _SELECTIONS = frozenset(
@@ -107,7 +102,7 @@ class ReductionReader:
                 self.note(each, Reduction.ROWS, Rows())
 
     def known(self, tensor: Any) -> Known:
-        """Returns the kind of a tensor, and where its rows are."""
+        """Returns the kind of a tensor, and its rows."""
         return self.kind_of(tensor), self.rows.get(tensor.ref())
 
     def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
@@ -202,7 +197,7 @@ class ReductionReader:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
         if not self._is_strict:
-            return self.note(tensor, Reduction.ROWS, somewhere(at))
+            return self.note(tensor, Reduction.ROWS, kept_apart(at))
         try:
             rows = follow(at)
         except NotOwnError as error:
@@ -212,7 +207,7 @@ class ReductionReader:
             is_selected = op.type in _SELECTIONS and not is_known
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
-            rows = somewhere(at)
+            return self.note(tensor, Reduction.ROWS, kept_apart(at))
         return self.note(tensor, Reduction.ROWS, rows)
 
     def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
@@ -239,27 +234,26 @@ class ReductionReader:
         """
         op, is_loop = tensor.op, tensor.op.type.endswith("While")
         names = ("body", "cond") if is_loop else ("then_branch", "else_branch")
+        given = inputs if is_loop else inputs[1:]
         read: list[list[Known]] = []
         if "Case" not in op.type and (not is_loop or set(kinds) <= CONSTANTS):
-            given = inputs if is_loop else inputs[1:]
             read = [self._read(op, name, given) or [] for name in names]
-        found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
-        if all(read) and read and found <= CONSTANTS:
-            return Reduction.SAME if found == {Reduction.SAME} else Reduction.DRAWN
-        if all(read) and read and not is_loop and kinds[0] is Reduction.SAME:
-            one, other = (outputs[tensor.value_index] for outputs in read)
-            if one == other:
-                return self.note(tensor, *one)
-            if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
-                return Reduction.MEAN
-        if has_rows(tensor) and (is_apart(op) or not self._is_strict):
-            rows = somewhere(self._application(tensor, inputs))
-            return self.note(tensor, Reduction.ROWS, rows)
-        return (
-            Reduction.MIXED
-            if has_rows(tensor) and self._is_strict
-            else Reduction.UNKNOWN
-        )
+        if read and all(read):
+            found = {kind for outputs in read for kind, _ in outputs} | set(kinds)
+            if found <= CONSTANTS:
+                return Reduction.DRAWN if Reduction.DRAWN in found else Reduction.SAME
+            if not is_loop and kinds[0] is Reduction.SAME:
+                one, other = (outputs[tensor.value_index] for outputs in read)
+                if one == other:
+                    return self.note(tensor, *one)
+                if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
+                    return Reduction.MEAN
+        if not has_rows(tensor):
+            return Reduction.UNKNOWN
+        if self._is_strict and not is_apart(op):
+            return Reduction.MIXED
+        rows = kept_apart(self._application(tensor, inputs))
+        return self.note(tensor, Reduction.ROWS, rows)
 
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]
@@ -268,7 +262,7 @@ class ReductionReader:
 
         Args:
             op: What calls it.
-            name: Of the attribute that has the function.
+            name: The attribute that has the function.
             given: The function's inputs, in this graph.
         """
         if (op, name) not in self._outputs:
@@ -292,24 +286,19 @@ class ReductionReader:
         if op.type in ("Identity", "Cast"):
             return Reduction.SHAPE
         measured = _measured(shape)
-        if measured is None:
+        if measured is None or measured.ref() not in self.rows:
             return Reduction.UNKNOWN
         if op.type == "Prod":
             return self._count()
-        axis = self.rows.get(measured.ref(), Rows()).axis
-        if op.type == "StridedSlice" and shape.shape.rank == 1:
-            begin = tf.get_static_value(inputs[1])
-            if begin is not None:
-                is_masked = op.get_attr("begin_mask") & 1
-                first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
-                is_scalar = tensor.shape.rank == 0
-                if is_scalar and first == axis:
-                    return self._count()
-                # The sizes of the other axes are those of an example, equal everywhere.
-                if is_scalar or first > axis:
-                    return Reduction.SAME
-                return Reduction.UNKNOWN if axis else Reduction.SHAPE
-        return Reduction.UNKNOWN if axis else Reduction.OTHER
+        begin = tf.get_static_value(inputs[1]) if op.type == "StridedSlice" else None
+        if begin is None or shape.shape.rank != 1:
+            return Reduction.OTHER
+        is_masked = op.get_attr("begin_mask") & 1
+        first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+        # The sizes of the other axes are those of an example, equal everywhere.
+        if first:
+            return Reduction.SAME
+        return self._count() if tensor.shape.rank == 0 else Reduction.SHAPE
 
     def _count(self) -> Reduction:
         return Reduction.SUM if self._has_varying_rows else Reduction.COUNT

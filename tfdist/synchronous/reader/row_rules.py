@@ -5,7 +5,6 @@ rule is known to be broken does not prove that an example's value is its own.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -81,27 +80,22 @@ def _looked_up(at: Application) -> Rows:
     return at.rows_at(1)
 
 
-@_rule("Cumsum Cumprod CumulativeLogsumexp ReverseV2 Roll")
-def _along_an_axis(at: Application) -> Rows:
-    rows = at.rows_at(0)
-    _without(rows, at.operands[-1].axes(), at.rank)
-    return rows
+@_rule("""
+    Cumsum Cumprod CumulativeLogsumexp ReverseV2 Roll
+    Sum Mean Max Min Prod All Any EuclideanNorm ArgMax ArgMin
+""")
+def _along_other_axes(at: Application) -> Rows:
+    of, *_, axes = at.operands
+    _check_spared(axes.axes(), len(of.shape))
+    return at.rows_at(0)
 
 
-@_rule("Sum Mean Max Min Prod All Any EuclideanNorm ArgMax ArgMin")
-def _reduction(at: Application) -> Rows:
-    rows, axes = at.rows_at(0), at.operands[1].axes()
-    left = _without(rows, axes, len(at.operands[0].shape))
-    is_kept = at.op.type[:3] != "Arg" and at.op.get_attr("keep_dims")
-    return rows if is_kept else left
-
-
-def _without(rows: Rows, axes: list[int], rank: int) -> Rows:
-    """Returns where rows are once some axes, none of which is theirs, have gone."""
-    gone = {axis % rank for axis in axes}
-    if rows.axis in gone:
-        raise NotOwnError
-    return replace(rows, axis=rows.axis - sum(place < rows.axis for place in gone))
+def _check_spared(
+    axes: list[int], rank: int, kind: Reduction = Reduction.MIXED
+) -> None:
+    """Checks that an operation does not work along the axis of the rows."""
+    if 0 in {axis % rank for axis in axes}:
+        raise NotOwnError(kind)
 
 
 # How many of the last axes of their first input these combine.
@@ -125,7 +119,7 @@ def _along_last_axes(at: Application) -> Rows:
     rows = same([each.rows for each in at.operands if each.rows])
     rank = len(at.operands[0].shape)
     count = next(n for n, names in _LAST_AXES.items() if at.op.type in names.split())
-    if at.operands[0].rows is None or rows.axis >= rank - count:
+    if at.operands[0].rows is None or rank <= count:
         raise NotOwnError
     return unless_by_row(rows, [o for o in at.operands if len(o.shape) == rank], rank)
 
@@ -135,8 +129,6 @@ def _of_two_for_each(at: Application) -> Rows:
     pair = at.operands[:2]
     rows_only(at.operands)
     rows = same([each.rows for each in pair if each.rows])
-    if rows.axis:
-        raise NotOwnError
     for each in pair:
         unless_by_row(rows, [each], len(each.shape))
     return rows
@@ -156,7 +148,7 @@ def _leading(at: Application) -> Rows:
         rows = at.operands[2].rows
     else:
         rows = at.rows_at(0)
-    if rows is None or rows.axis:
+    if rows is None:
         raise NotOwnError
     return rows
 
@@ -166,16 +158,14 @@ def _product_of_tensors(at: Application) -> Rows:
     rows_only(at.operands)
     terms, result = _as_einsum(at)
     label = _label_of_rows(at, terms)
-    result_labels = _spelled(result, at.rank)
-    if label not in result_labels:
+    if _spelled(result, at.rank)[:1] != [label]:
         raise NotOwnError
     for term, each in zip(terms, at.operands, strict=True):
         labels = _spelled(term, len(each.shape))
         is_by_row = label in labels and each.shape[labels.index(label)] != 1
         if labels.count(label) > 1 or (not each.rows and is_by_row):
             raise NotOwnError
-    axis = result_labels.index(label)
-    return same([replace(each.rows, axis=axis) for each in at.operands if each.rows])
+    return same([each.rows for each in at.operands if each.rows])
 
 
 def contracts_rows(at: Application) -> bool:
@@ -183,8 +173,9 @@ def contracts_rows(at: Application) -> bool:
     if at.op.type not in ("MatMul", "BatchMatMulV2", "Einsum"):
         return True
     try:
+        rows_only(at.operands)
         _label_of_rows(at, _as_einsum(at)[0])
-        same([replace(each.rows, axis=0) for each in at.operands if each.rows])
+        same([each.rows for each in at.operands if each.rows])
     except NotOwnError:
         return False
     return True
@@ -205,7 +196,7 @@ def _as_einsum(at: Application) -> tuple[list[str], str]:
 def _label_of_rows(at: Application, terms: list[str]) -> str:
     """Returns the one label of the rows: two would meet in all pairs."""
     labels = {
-        _spelled(term, len(each.shape))[each.rows.axis]
+        _spelled(term, len(each.shape))[0]
         for term, each in zip(terms, at.operands, strict=True)
         if each.rows
     }
@@ -225,16 +216,17 @@ def _spelled(term: str, rank: int) -> list[str]:
 
 @_rule("Transpose ConjugateTranspose")
 def _transpose(at: Application) -> Rows:
-    rows = at.rows_at(0)
-    return replace(rows, axis=at.operands[1].axes().index(rows.axis))
+    if at.operands[1].axes()[0]:
+        raise NotOwnError
+    return at.rows_at(0)
 
 
 @_rule("ExpandDims OneHot Pack")
 def _with_another_axis(at: Application) -> Rows:
-    is_pack, is_expand = at.op.type == "Pack", at.op.type == "ExpandDims"
-    rows = together(at.operands, at.rank - 1) if is_pack else at.rows_at(0)
+    is_expand = at.op.type == "ExpandDims"
     place = at.operands[1].axes()[0] if is_expand else at.op.get_attr("axis")
-    return replace(rows, axis=rows.axis + (place % at.rank <= rows.axis))
+    _check_spared([place], at.rank)
+    return together(at.operands, at.rank - 1) if at.op.type == "Pack" else at.rows_at(0)
 
 
 @_rule("Squeeze")
@@ -243,7 +235,8 @@ def _squeeze(at: Application) -> Rows:
     # Without axes, a batch of one example would lose its own.
     if not axes:
         raise NotOwnError
-    return _without(at.rows_at(0), axes, len(at.operands[0].shape))
+    _check_spared(axes, len(at.operands[0].shape))
+    return at.rows_at(0)
 
 
 @_rule("Reshape")
@@ -257,14 +250,11 @@ def _reshape(at: Application) -> Rows:
         size if static is None and isinstance(size, int) and size >= 0 else static
         for size, static in zip(found, output, strict=True)
     ]
-    axis, ahead = rows.axis, of.shape[: rows.axis]
-    if new[:axis] != ahead or None in ahead or len(new) <= axis or new[axis]:
+    if not new or new[0]:
         raise NotOwnError
-    if found[0] == EXAMPLES and not axis and _is_single(rows.order):
+    if found[0] == EXAMPLES and _is_single(rows.order):
         return Rows()
-    return replace(
-        rows, order=_regrouped(rows.order, of.shape[axis + 1 :], new[axis + 1 :])
-    )
+    return Rows(_regrouped(rows.order, of.shape[1:], new[1:]))
 
 
 def _is_of_shapes(tensor: Any, at: Application) -> bool:
@@ -306,7 +296,7 @@ def _concat(at: Application) -> Rows:
     (place,) = axis.axes()
     rows_only(parts)
     rows = same([each.rows for each in parts if each.rows])
-    if place % at.rank != rows.axis:
+    if place % at.rank:
         return unless_by_row(rows, parts, at.rank)
     if any(each.rows is None for each in parts):
         raise NotOwnError(Reduction.TAKEN)
@@ -317,15 +307,14 @@ def _in_blocks(rows: Rows, count: int) -> Rows:
     """Returns rows that come so many times, one block after the other."""
     if count == 1:
         return rows
-    return replace(rows, order=(*(rows.order or ()), "blocks", count))
+    return Rows((*(rows.order or ()), "blocks", count))
 
 
 @_rule("Pad PadV2 MirrorPad")
 def _pad(at: Application) -> Rows:
-    rows, padding = at.rows_at(0), at.operands[1].axes()
-    if any(padding[2 * rows.axis : 2 * rows.axis + 2]):
+    if any(at.operands[1].axes()[:2]):
         raise NotOwnError
-    return rows
+    return at.rows_at(0)
 
 
 @_rule("Tile BroadcastTo")
@@ -337,7 +326,7 @@ def _copied(at: Application) -> Rows:
     if at.op.type == "BroadcastTo":
         return together([of], at.rank)
     constants_only([shape])
-    count = shape.element(of.rows.axis)
+    count = shape.element(0)
     if count is None:
         raise NotOwnError
     # Copies of rows that are alike are as many more of them.
@@ -376,15 +365,13 @@ def _counted(at: Application, shape: Operand) -> Rows:
     op = shape.tensor.op
     if not _is_of_shapes(shape.tensor, at) or shape.kind in CONSTANTS:
         raise NotOwnError
-    if op.type == "Shape" and (measured := at.rows_of(op.inputs[0])):
-        return replace(measured, order=None)
+    if op.type == "Shape" and at.rows_of(op.inputs[0]):
+        return Rows(None)
     found = sizes(shape.tensor, at.rows_of) or []
-    if EXAMPLES in found:
-        return Rows(found.index(EXAMPLES), None)
     unknown = [i for i, size in enumerate(at.output.shape) if size is None]
-    if len(unknown) != 1:
+    if EXAMPLES in found[1:] or (found[:1] != [EXAMPLES] and unknown != [0]):
         raise NotOwnError
-    return Rows(unknown[0], None)
+    return Rows(None)
 
 
 @_rule("Range")
@@ -400,66 +387,52 @@ _DIVIDED = {"Unpack": (0, None), "Split": (1, 0), "SplitV": (0, 2)}
 @_rule(" ".join(_DIVIDED))
 def _divided(at: Application) -> Rows:
     of, axis = _DIVIDED[at.op.type]
-    rows, rank = at.rows_at(of), len(at.operands[of].shape)
+    rows = at.rows_at(of)
     place = at.op.get_attr("axis") if axis is None else at.operands[axis].axes()[0]
-    if place % rank == rows.axis:
-        raise NotOwnError(Reduction.TAKEN)
-    return _without(rows, [place], rank) if axis is None else rows
+    _check_spared([place], len(at.operands[of].shape), Reduction.TAKEN)
+    return rows
 
 
 @_rule("StridedSlice")
 def _strided_slice(at: Application) -> Rows:
     of, begin, end, strides = at.operands
-    count, rank = begin.shape[0], len(of.shape)
+    count = begin.shape[0]
     if of.rows is None or count is None:
         raise NotOwnError(Reduction.TAKEN)
     from_start, to_end, ellipsis, new, one = (
         [bool(at.op.get_attr(f"{name}_mask") >> i & 1) for i in range(count)]
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     )
-    covered = rank - count + sum(map(max, ellipsis, new))
-    # The index for each axis, None where it is taken as it is.
-    indices: list[list[int | None]]
-    indices = [[None] * covered if ellipsis[i] else [i] for i in range(count)]
-    indices += [] if any(ellipsis) else [[None] * covered]
-    axis = source = result = 0
-    for i in (each for some in indices for each in some):
-        if i is not None and new[i]:
-            result += 1
+    covered = len(of.shape) - count + sum(map(max, ellipsis, new))
+    # An ellipsis may stand for no axis, and leave that of the rows to the next index.
+    if new[0] or (ellipsis[0] and not covered):
+        raise NotOwnError
+    for i in range(count):
+        if ellipsis[i] or new[i]:
             continue
-        if source == of.rows.axis:
-            axis = result
-        if i is not None and source == of.rows.axis:
+        if i == 0:
             starts = from_start[i] or begin.element(i) == 0
             if one[i] or strides.element(i) != 1 or not (starts and to_end[i]):
                 raise NotOwnError(Reduction.TAKEN)
-        elif i is not None:
+        else:
             edges = [(begin, from_start[i]), (end, to_end[i]), (strides, False)]
             if not all(is_open or at.is_same_at(edge, i) for edge, is_open in edges):
                 raise NotOwnError
-        source, result = source + 1, result + (i is None or not one[i])
-    return replace(of.rows, axis=axis)
+    return of.rows
 
 
 @_rule("GatherV2")
 def _gather(at: Application) -> Rows:
     of, indices, axis = at.operands
     batch, place = at.op.get_attr("batch_dims"), axis.axes()[0] % len(of.shape)
-    if of.rows and of.rows.axis == place:
+    if of.rows and not place:
         raise NotOwnError(
             Reduction.TAKEN if indices.kind in CONSTANTS else Reduction.MIXED
         )
     rows_only([of, indices])
-    if of.rows and indices.rows:
-        rows = same([of.rows, indices.rows])
-        if rows.axis >= batch:
-            raise NotOwnError
-        return rows
-    if of.rows:
-        if of.rows.axis < batch:
-            unless_by_row(of.rows, [indices], len(indices.shape))
-        added = len(indices.shape) - batch - 1
-        return replace(of.rows, axis=of.rows.axis + added * (of.rows.axis > place))
-    if indices.rows is None or indices.rows.axis < batch:
+    if of.rows is None and (batch or place):
         raise NotOwnError
-    return replace(indices.rows, axis=place + indices.rows.axis - batch)
+    if of.rows and indices.rows and not batch:
+        raise NotOwnError
+    rows = same([each.rows for each in (of, indices) if each.rows])
+    return unless_by_row(rows, [indices], len(indices.shape)) if batch else rows

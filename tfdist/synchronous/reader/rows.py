@@ -1,12 +1,13 @@
-"""Where the examples are in a tensor, and what is no longer one example's own value.
+"""The examples in a tensor, and what is no longer one example's own value.
 
-A row is one example. Each replica has some of the rows, so a value that depends on one
+A row is one example, along the first axis of its tensor: what puts the rows along another
+one is refused. Each replica has some of the rows, so a value that depends on one
 example alone is what it is in one process, and a value that depends on others, or on how
 many there are and at which position, is not.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -17,17 +18,15 @@ from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the rows of a tensor are.
+    """The rows of a tensor, along its first axis.
 
     Attributes:
-        axis: The axis of the rows.
         order: In which order they are. Empty for one row per example. ("each", n) if an
             example has n, one after the other, and 0 if n is unknown; ("blocks", n) if the
             examples come n times. None if the rows are alike, such as ones, so that any
             order is theirs.
     """
 
-    axis: int = 0
     order: tuple[str | int, ...] | None = ()
 
 
@@ -85,7 +84,7 @@ class Application:
     Attributes:
         output: The tensor in question.
         operands: The inputs.
-        rows_of: Returns where the rows of any tensor are, or None if it has none.
+        rows_of: Returns the rows of any tensor, or None if it has none.
         kind_of: Returns the kind of any tensor.
     """
 
@@ -114,7 +113,7 @@ class Application:
         return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
 
     def rows_at(self, place: int) -> Rows:
-        """Returns where the rows of an input are, while all others are constants."""
+        """Returns the rows of an input, while all others are constants."""
         constants_only([o for i, o in enumerate(self.operands) if i != place])
         rows = self.operands[place].rows
         if rows is None:
@@ -131,45 +130,43 @@ def has_rows(tensor: Any) -> bool:
     return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()
 
 
-def somewhere(at: Application) -> Rows:
-    """Returns where an operation leaves rows that is known to treat them one by one."""
-    rank = at.output.shape.rank
-    if rank is None:
-        return Rows()
-    unknown = [i for i, size in enumerate(at.output.shape.as_list()) if size is None]
-    found = [o.rows for o in at.operands if o.rows and o.tensor.shape.rank == rank]
+def kept_apart(at: Application) -> Rows | None:
+    """Returns the rows of what is known to treat them one by one; None on another axis."""
+    shape = at.output.shape
+    if shape.rank and shape[0] is not None:
+        return None
+    found = [
+        o.rows for o in at.operands if o.rows and o.tensor.shape.rank == shape.rank
+    ]
     # Rows alike, such as ones, say nothing about the order.
-    for rows in sorted(found, key=lambda each: each.order is None):
-        if rows.axis in unknown:
-            return rows
-    return Rows(unknown[0] if unknown else 0)
+    return min(found, key=lambda each: each.order is None, default=Rows())
 
 
 def together(operands: Sequence[Operand], rank: int) -> Rows:
-    """Returns where rows are after they were combined one by one, by their last axes."""
+    """Returns the rows of tensors that were combined one by one, by their last axes."""
     rows_only(operands)
-    found = [
-        replace(each.rows, axis=each.rows.axis + rank - len(each.shape))
-        for each in operands
-        if each.rows
-    ]
-    return unless_by_row(same(found), operands, rank)
+    if any(each.rows and len(each.shape) != rank for each in operands):
+        raise NotOwnError
+    rows = same([each.rows for each in operands if each.rows])
+    return unless_by_row(rows, operands, rank)
 
 
 def same(found: Sequence[Rows]) -> Rows:
-    """Returns the one place and order that rows of several tensors have."""
+    """Returns the one order that rows of several tensors have."""
     orders = {each.order for each in found} - {None}
-    if len({each.axis for each in found}) != 1 or len(orders) > 1:
+    if not found or len(orders) > 1:
         raise NotOwnError
-    return Rows(found[0].axis, orders.pop() if orders else None)
+    return Rows(orders.pop() if orders else None)
 
 
 def rows_only(operands: Sequence[Operand]) -> None:
-    """Checks that no operand is a number computed from all rows."""
+    """Checks that no operand is a number computed from all rows, or has them elsewhere."""
     kinds = {each.kind for each in operands} - CONSTANTS - {Reduction.ROWS}
     if kinds:
         is_number = kinds <= {Reduction.COUNT, Reduction.SHAPE}
         raise NotOwnError(Reduction.TAKEN if is_number else Reduction.MIXED)
+    if any(each.kind is Reduction.ROWS and each.rows is None for each in operands):
+        raise NotOwnError
 
 
 def constants_only(operands: Sequence[Operand]) -> None:
@@ -184,7 +181,6 @@ def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
     Such a constant counts the rows from the first one of the replica.
     """
     for each in operands:
-        place = rows.axis - (rank - len(each.shape))
-        if each.rows is None and place >= 0 and each.shape[place] != 1:
+        if each.rows is None and len(each.shape) == rank and each.shape[0] != 1:
             raise NotOwnError
     return rows

@@ -15,7 +15,7 @@ Size = int | str | None
 """A number, EXAMPLES, or None if it is not known."""
 
 RowsOf = Callable[[Any], Rows | None]
-"""Returns where the rows of a tensor are, or None if it has none."""
+"""Returns the rows of a tensor, or None if it has none."""
 
 
 def sizes(vector: Any, rows_of: RowsOf) -> list[Size] | None:
@@ -44,8 +44,8 @@ def _measured(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
         return None
     result: list[Size] = list(tensor.shape)
     rows = rows_of(tensor)
-    if rows and rows.order == () and result[rows.axis] is None:
-        result[rows.axis] = EXAMPLES
+    if rows and rows.order == () and result[0] is None:
+        result[0] = EXAMPLES
     return result
 
 

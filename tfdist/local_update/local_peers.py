@@ -1,4 +1,4 @@
-"""The workers, as `tfdist.peers` asks about them."""
+"""The workers of local updates, as `tfdist.peers` asks about them."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.message import bytes_of
-from tfdist.local_update.record import Record
+from tfdist.local_update.rejoin import Record
 
 
-class Workers:
+class LocalPeers:
     """Those that take part, with what checks, shards and copies need of a strategy."""
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:

@@ -7,12 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.synchronous.fit.exchange import differentiable_sums, reduce_gradients
-from tfdist.synchronous.fit.mean_by_word import over_replicas, own_gradient
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.whole_batch import weighed_targets
 from tfdist.synchronous.reader.own_gradients import check_own_gradients
 from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.replica.collectives import differentiable_sums, reduce_gradients
+from tfdist.synchronous.replica.mean_by_word import over_replicas, own_gradient
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import weighed_targets
 
 
 def of_whole_batch(
@@ -25,18 +25,10 @@ def of_whole_batch(
 ) -> Any:
     """Returns the gradient of the whole batch's loss.
 
+    `tape_gradient` is `tf.GradientTape.gradient` on this replica; the others are its arguments.
     Gradients are added up here and not in the optimizer, so that whatever a `train_step`
     does with them in between, such as clipping or measuring the norm, gives the same
     result as in one process.
-
-    Args:
-        step: This replica's part of the step.
-        tape_gradient: Computes this replica's own gradient, as
-            `tf.GradientTape.gradient` does.
-        target: As in `tf.GradientTape.gradient`.
-        sources: As in `tf.GradientTape.gradient`.
-        output_gradients: As in `tf.GradientTape.gradient`.
-        unconnected: As in `tf.GradientTape.gradient`.
     """
     targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
     given = [None] * len(targets)

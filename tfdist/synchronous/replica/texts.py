@@ -13,11 +13,7 @@ def longest_of(texts: tf.Tensor) -> tf.Tensor:
 
 
 def to_codes(texts: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
-    """Returns texts with an axis more, of a code per byte.
-
-    Args:
-        texts: Texts of any shape.
-        longest: The size of the new last axis, at least the length of each text.
+    """Returns texts with a last axis more, of a code per byte and `longest` codes.
 
     Returns:
         An int32 tensor.

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.fit.computation import WholeBatchComputation
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS
+from tfdist.synchronous.replica.computation import WholeBatchComputation
+from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.variables.increment import NotAdditiveError
 
 
@@ -66,11 +66,6 @@ def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
     All copies together then hold the sum over the examples. What is the same on every
     replica counts on each, as TensorFlow documents.
 
-    Args:
-        variable: A `tf.Variable` with `synchronization=ON_READ`.
-        value: What the step assigns, or adds.
-        is_increment: Whether it is added.
-
     Raises:
         NotAdditiveError: If it is computed from examples and is no sum over them.
     """
@@ -101,21 +96,13 @@ def check_not_within(what: str, instead: str) -> None:
 
 
 def note_equal(values: Any) -> None:
-    """Takes note of what all replicas have alike, if this thread is in a step.
-
-    Args:
-        values: Tensors, in any structure.
-    """
+    """Takes note of what all replicas have alike, if this thread is in a step."""
     if (step := _step()) is not None:
         step.is_same(values)
 
 
 def note_shapes(values: Sequence[Any]) -> None:
-    """Takes note of what a step of this thread exchanges, if it is in a step.
-
-    Args:
-        values: Tensors or `IndexedSlices`.
-    """
+    """Takes note of what a step of this thread exchanges, if it is in a step."""
     if (step := _step()) is not None:
         step.note_shapes(values)
 

@@ -1,7 +1,7 @@
 """One replica's part of one step: its share of the batch and the variables it wrote."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,12 +130,12 @@ class ReplicaStep:
         """
         if self.has_rows:
             return gradient
-        if isinstance(gradient, tf.IndexedSlices):
-            values = self.counted(gradient.values)
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         # A condition, because a product would read and write the whole gradient.
-        return tf.cond(
-            self.count > 0, lambda: gradient, lambda: tf.zeros_like(gradient)
+        return on_values(
+            lambda values: tf.cond(
+                self.count > 0, lambda: values, lambda: tf.zeros_like(values)
+            ),
+            gradient,
         )
 
     def note_shapes(self, values: Sequence[Any]) -> None:
@@ -167,10 +167,6 @@ class ReplicaStep:
     def check_not_within(self, what: str, instead: str) -> None:
         """Checks that what is being traced is no branch and no loop of the step.
 
-        Args:
-            what: What cannot be done within one.
-            instead: What to do instead.
-
         Raises:
             NestedFunctionError: If it is one.
         """
@@ -188,7 +184,7 @@ class ReplicaStep:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Has the seed of TensorFlow's random operations differ by replica.
+        """Draws TensorFlow's random numbers from a seed of this replica.
 
         With `tf.random.set_seed`, they would draw the same numbers on each. The first one
         draws those of one process.
@@ -308,3 +304,11 @@ class ReplicaStep:
             yield
         finally:
             self.is_differentiating = self.differentiates_same = False
+
+
+def on_values(change: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:
+    """Returns a gradient with other values: a tensor, `IndexedSlices`, or None for None."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = change(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else change(gradient)

@@ -1,11 +1,11 @@
-"""Exchanges between the replicas of a step: gradients, statistics, metrics."""
+"""Sums over the replicas of a step: gradients, statistics, metrics."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.step import ReplicaStep
 
 # TensorFlow's collectives cannot add these dtypes up: they travel as a wider one.
 CARRIED_AS = {

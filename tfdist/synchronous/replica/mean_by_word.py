@@ -13,21 +13,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.fit.exchange import of_last_replica
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.collectives import of_last_replica
+from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 
 def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
-    """Returns the factor of a target's gradient on this replica.
+    """Returns the factor of a target's gradient, times the program's own: None for ones.
 
     It is 1 where replicas have as many rows, and their gradients are divided by the number
     of replicas after the backward pass: a `tf.custom_gradient` that clips sees the
     gradient of the replica's own mean.
-
-    Args:
-        step: The replica's step.
-        target: What is differentiated.
-        given: The program's own factor; None for ones.
     """
     given = tf.ones_like(target) if given is None else given
     return given * tf.cast(step.weight, target.dtype)
@@ -35,22 +30,15 @@ def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tenso
 
 def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
     """Returns the gradient of a replica's own tensor, without the replica's weight."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = own_gradient(step, gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.math.divide_no_nan(gradient, tf.cast(step.weight, gradient.dtype))
+    return on_values(
+        lambda each: tf.math.divide_no_nan(each, tf.cast(step.weight, each.dtype)),
+        gradient,
+    )
 
 
 def over_replicas(step: ReplicaStep, total: Any) -> Any:
     """Returns the mean over the replicas of a gradient that was added up."""
-    if total is None:
-        return None
-    if isinstance(total, tf.IndexedSlices):
-        values = over_replicas(step, total.values)
-        return tf.IndexedSlices(values, total.indices, total.dense_shape)
-    return total / tf.cast(step.replicas, total.dtype)
+    return on_values(lambda each: each / tf.cast(step.replicas, each.dtype), total)
 
 
 def part_of_mean(
@@ -60,11 +48,6 @@ def part_of_mean(
 
     A metric of the rows adds up those of all replicas. One that is given a single number,
     such as the mean of a loss, counts it by the replica's share.
-
-    Args:
-        step: The replica's step.
-        value: The number that the replica computed from its own rows.
-        is_increment: Whether it is added to the state of a metric.
     """
     if is_increment and not step.is_given_number:
         return step.counted(value)
@@ -75,13 +58,7 @@ def part_of_mean(
 
 
 def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Returns the state of a metric that a step assigns on this replica.
-
-    Args:
-        step: The replica's step.
-        state: This replica's state so far.
-        value: What the metric assigns, computed from the state and the rows.
-    """
+    """Returns the state of a metric that a step assigns on this replica."""
     if step.is_given_number and value.dtype.is_floating:
         return state + part_of_mean(step, value - state)
     return tf.where(step.count > 0, value, state)
@@ -89,12 +66,7 @@ def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.T
 
 @contextlib.contextmanager
 def updating_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which this thread's replica updates a metric.
-
-    Args:
-        args: The arguments of `update_state`.
-        kwargs: Those with names.
-    """
+    """A context in which this thread's replica updates a metric."""
     step = getattr(current_computation(), "step", None)
     if not isinstance(step, ReplicaStep) or not step.is_mean:
         yield

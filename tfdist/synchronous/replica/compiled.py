@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.synchronous.fit.all_rows import gathered
-from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.replica import ReplicaStep
+from tfdist.synchronous.replica.all_rows import gathered
+from tfdist.synchronous.replica.collectives import exchanged, of_last_replica
+from tfdist.synchronous.replica.step import ReplicaStep
 
 _MASK = "_keras_mask"
 
@@ -62,11 +62,6 @@ def update_on_whole_batch(
     state, and the others have zeros.
 
     Cost: one message of the states, unless the metric is a mean of a function's values.
-
-    Args:
-        step: The replica's step.
-        metric: The metric.
-        update: Updates its state from the whole batch.
     """
     if not step.is_rehearsal and type(metric) is not keras.metrics.MeanMetricWrapper:
         # An update may read its state: a maximum so far. After a reset to another value

@@ -11,12 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._authors import is_of_keras
-from tfdist.synchronous.fit.exchange import of_last_replica
-from tfdist.synchronous.fit.mean_by_word import part_of_mean, weight_of_mean
-from tfdist.synchronous.fit.replica import ReplicaStep
 from tfdist.synchronous.reader.decomposed import computed_from_parts
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import ADDED_UP, REFUSED, Reduction
+from tfdist.synchronous.replica.collectives import of_last_replica
+from tfdist.synchronous.replica.mean_by_word import part_of_mean, weight_of_mean
+from tfdist.synchronous.replica.step import ReplicaStep
 
 
 def part_of(

@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import current_computation
-from tfdist.synchronous.fit.exchange import sum_tensors, sums_after
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.texts import from_codes, longest_of, to_codes
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
+from tfdist.synchronous.replica.collectives import sum_tensors, sums_after
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.texts import from_codes, longest_of, to_codes
 
 _REFUSED = "tfdist cannot gather the whole batch: "
 _END = " (end)"

@@ -5,16 +5,20 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._authors import Author, is_of_keras, made_in
-from tfdist.synchronous.fit.exchange import exchanged, of_first_replica, sum_tensors
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.whole_batch import part_of
 from tfdist.synchronous.reader.indivisible import remedies
 from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
+from tfdist.synchronous.replica.collectives import (
+    exchanged,
+    of_first_replica,
+    sum_tensors,
+)
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import part_of
 from tfdist.variables.increment import NotAdditiveError
 
 
 def settle_written(step: ReplicaStep) -> None:
-    """Gives every replica the same value of each variable that a step has written.
+    """Sets each variable that a step has written to one value on every replica.
 
     Replicas write different values: in batch normalization, for example, each computes
     the statistics of its own examples. A float variable becomes what it would be for all

@@ -6,16 +6,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import Computation, computing
-from tfdist.synchronous.fit import gradients
-from tfdist.synchronous.fit.compiled import of_all_examples, update_on_whole_batch
-from tfdist.synchronous.fit.exchange import exchanged, of_last_replica
-from tfdist.synchronous.fit.mean_by_word import part_of_mean, state_of_mean
-from tfdist.synchronous.fit.replica import ReplicaStep
-from tfdist.synchronous.fit.separable import is_separable
-from tfdist.synchronous.fit.whole_batch import part_of
-from tfdist.synchronous.fit.written import settled_at_once
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS, REFUSED, Reduction
+from tfdist.synchronous.replica import gradients
+from tfdist.synchronous.replica.collectives import exchanged, of_last_replica
+from tfdist.synchronous.replica.compiled import of_all_examples, update_on_whole_batch
+from tfdist.synchronous.replica.mean_by_word import part_of_mean, state_of_mean
+from tfdist.synchronous.replica.separable import is_separable
+from tfdist.synchronous.replica.step import ReplicaStep
+from tfdist.synchronous.replica.whole_batch import part_of
+from tfdist.synchronous.replica.written import settled_at_once
 from tfdist.variables.increment import NotAdditiveError
 
 _MEANS = ("mean", "sum_over_batch_size")
@@ -25,9 +25,6 @@ class WholeBatchComputation(Computation):
     """A loss or metric of the whole batch, which every replica computes alike.
 
     Gradients are those of the whole batch. Nothing else has to differ from Keras's.
-
-    Args:
-        step: The replica's part of the step.
     """
 
     def __init__(self, step: ReplicaStep) -> None:
@@ -96,11 +93,7 @@ class WholeBatchComputation(Computation):
 
 
 class ReplicaComputation(WholeBatchComputation):
-    """One replica's step, on its part of the batch.
-
-    Args:
-        step: The replica's part of the step.
-    """
+    """One replica's step, on its part of the batch."""
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Returns the value to assign to a variable on this replica."""
