@@ -26,7 +26,7 @@ from tfdist.synchronous.fit.current_step import (
 from tfdist.synchronous.fit.exchange import CARRIED_AS
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.on_read import note_on_read
-from tfdist.variables.creation import variable_path
+from tfdist.variables.creation import being_created
 
 # TensorFlow numbers its own groups from 1.
 _GROUP_OF_WORKERS = 1 << 20
@@ -340,7 +340,7 @@ def kept_equal(kwargs: dict[str, Any]) -> dict[str, Any]:
     one's would take a merge call per variable.
     """
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-    if variable_path.get() is not None and kwargs.get("aggregation") == first:
+    if being_created().path is not None and kwargs.get("aggregation") == first:
         return {**kwargs, "aggregation": tf.VariableAggregation.NONE}
     return kwargs
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.synchronous.fit.current_step import part_to_write
-from tfdist.variables.creation import variable_path
+from tfdist.variables.creation import being_created
 
 _handles: list[weakref.ref[Any]] = []
 
@@ -19,7 +19,7 @@ def note_on_read(variable: Any, synchronization: Any) -> None:
         copies = tf.distribute.get_strategy().experimental_local_results(variable)
         _handles.extend(weakref.ref(each.handle, _handles.remove) for each in copies)
         # Of Keras's own the hooks of `keras.Variable` see to it.
-        if variable_path.get() is None:
+        if being_created().path is None:
             _count_examples_once(variable)
 
 
