@@ -17,7 +17,6 @@ from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
-from tfdist.parameter_server.caching.blocks import moves_of
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.consistency.combinations import check_combination
 from tfdist.parameter_server.consistency.policy import (
@@ -207,12 +206,9 @@ class ParameterServerStrategy(
             # TensorFlow's coordinator counts replicas, and the launcher knows of
             # workers.
             self.activity.worker_of = [each.worker for each in self.replicas]
-            here = {
-                task: address
-                for task, address in self.servers.items()
-                if task.job == "worker" and task not in self.presence.away
-            }
-            have_workers_reach_ps(here, self.num_ps, settings.startup_timeout)
+            have_workers_reach_ps(
+                watched.workers_here, self.num_ps, settings.startup_timeout
+            )
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -277,14 +273,7 @@ class ParameterServerStrategy(
             tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.
         """
         noted = self.exchanges.report(self.exchange.steps)
-        if not keeps_values(self.exchange):
-            return noted
-        return WhenChangedReport(
-            sum(self.worker_report().steps),
-            moves_of(self._extended.placed.existing()),
-            noted.set,
-            noted.in_each_step,
-        )
+        return self.caches.report(noted) if keeps_values(self.exchange) else noted
 
     def pipeline_report(
         self,
