@@ -286,6 +286,23 @@ def _output(_, predicted):
     return predicted[:, 0]
 
 
+def trained_beside_one_process(strategy, build, optimizer):
+    """A model, and another that one process trains to the same loss."""
+    model = compiled(strategy, build, optimizer, steps_per_execution=BATCHES)
+    alone = build()
+    alone.set_weights(model.get_weights())
+    alone.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    ours = model.fit(*data(), **options).history
+    theirs = alone.fit(*data(), **options).history
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    return model, alone
+
+
 @averages_of_the_last
 @pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
 def test_one_worker_computes_what_one_process_does(
@@ -294,18 +311,7 @@ def test_one_worker_computes_what_one_process_does(
     """One call of all steps runs on one worker, so that its result is determined."""
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(BATCHES)
-    model = compiled(strategy, mlp, "adam", steps_per_execution=BATCHES)
-    alone = mlp()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        "adam",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    model, alone = trained_beside_one_process(strategy, mlp, "adam")
     for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
     step, together = traced
@@ -325,18 +331,7 @@ def test_one_worker_computes_what_one_process_does(
 def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, largest):
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(5)
-    model = compiled(strategy, recommender, "sgd", steps_per_execution=BATCHES)
-    alone = recommender()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        "sgd",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    trained_beside_one_process(strategy, recommender, "sgd")
 
 
 @pytest.fixture
