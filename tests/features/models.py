@@ -38,6 +38,20 @@ def positions(count: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x[:, :10].argmax(axis=1)
 
 
+def assert_alike(ours: Any, theirs: Any, **tolerance: float) -> None:
+    """Compares arrays or variables one by one; without a tolerance, they are equal."""
+    for one, other in zip(ours, theirs, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(np.array(one), np.array(other), **tolerance)
+        else:
+            np.testing.assert_array_equal(np.array(one), np.array(other))
+
+
+def state_of(model: keras.Model) -> list[keras.Variable]:
+    """All that training changes: weights, slots and counts."""
+    return [*model.weights, *model.optimizer.variables]
+
+
 def mlp(*, units: int = 1, **compile: Any) -> keras.Sequential:
     dense = keras.layers.Dense
     return compiled(dense(8, "tanh"), dense(units), **compile)

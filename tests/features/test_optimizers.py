@@ -1,9 +1,8 @@
 """Optimizers and precision."""
 
 import keras
-import numpy as np
 import pytest
-from models import KERAS, compiled, mlp
+from models import KERAS, assert_alike, compiled, mlp
 
 optimizers = keras.optimizers
 STEPS = 8
@@ -141,8 +140,7 @@ def assert_updates_are_those_of_keras(strategy, make, regression):
     for _ in range(3):
         for each in (model, plain):
             each.train_on_batch(*regression)
-    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert_alike(model.get_weights(), plain.get_weights(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.feature("`MultiOptimizer`")
@@ -170,8 +168,7 @@ def test_averages_become_the_weights(strategy, regression):
         model = mlp(optimizer=optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9))
     model.fit(*regression, batch_size=8, epochs=3, verbose=0)
     averages = [v for v in model.optimizer.variables if "average" in v.path]
-    for weight, average in zip(model.get_weights(), averages, strict=True):
-        np.testing.assert_array_equal(weight, average.numpy())
+    assert_alike(model.get_weights(), averages)
 
 
 def test_learning_rate_follows_the_steps(strategy, regression):
@@ -182,8 +179,7 @@ def test_learning_rate_follows_the_steps(strategy, regression):
     assert float(model.optimizer.learning_rate) == 0.0
     after_one_epoch = model.get_weights()
     model.fit(*regression, batch_size=8, verbose=0)
-    for old, new in zip(after_one_epoch, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_alike(after_one_epoch, model.get_weights())
 
 
 @pytest.fixture

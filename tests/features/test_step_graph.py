@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import Seen, positions
+from graph_audit import task_of
+from models import Seen, assert_alike, positions
 from models import built_in_scope as compiled
 
 import tfdist
@@ -80,20 +81,15 @@ def data():
 
 def crossings(graph: tf.Graph) -> int:
     """How many tensors and signals cross between tasks, by the devices alone."""
-
-    def task(op: tf.Operation) -> str:
-        spec = tf.DeviceSpec.from_string(op.device)
-        return f"{spec.job}{spec.task}" if spec.job == "ps" else "worker"
-
     sent = set()
     for op in graph.get_operations():
         for each in op.inputs:
-            if each.dtype != tf.resource and task(each.op) != task(op):
-                sent.add((each.name, task(op)))
+            if each.dtype != tf.resource and task_of(each.op) != task_of(op):
+                sent.add((each.name, task_of(op)))
         for each in op.control_inputs:
             # TensorFlow orders what follows a step after it; the last has no successor.
-            if task(each) != task(op):
-                sent.add((each.name, task(op)))
+            if task_of(each) != task_of(op):
+                sent.add((each.name, task_of(op)))
     return len(sent)
 
 
@@ -161,13 +157,8 @@ def test_large_gradients_of_one_ps_are_sent_one_after_the_other(
 
 def pushes_that_wait(graph):
     """How many messages to one ps wait for a signal from another."""
-
-    def task(op):
-        spec = tf.DeviceSpec.from_string(op.device)
-        return f"{spec.job}:{spec.task}" if spec.job == "ps" else WORKER
-
     return sum(
-        task(op) == WORKER and task(waited) != WORKER
+        task_of(op) == "worker" and task_of(waited) != "worker"
         for op in graph.get_operations()
         if "/send" in op.name
         for waited in op.control_inputs
@@ -312,8 +303,7 @@ def test_one_worker_computes_what_one_process_does(
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(BATCHES)
     model, alone = trained_beside_one_process(strategy, mlp, "adam")
-    for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+    assert_alike(model.get_weights(), alone.get_weights(), rtol=1e-3, atol=1e-5)
     step, together = traced
     assert len(together.messages) == 4, "for all steps together"
     assert together.size < 2 * step.size, "one copy of the step, in a loop"
