@@ -7,12 +7,14 @@ initializer on. The hooks of `tfdist.keras` note both here, and the strategy rea
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.layout import DIV, MOD, Layout
 
@@ -60,14 +62,9 @@ def being_created() -> Creation:
     return _being_created.get()
 
 
-@contextlib.contextmanager
-def creating(**known: Any) -> Iterator[None]:
+def creating(**known: Any) -> AbstractContextManager[None]:
     """Notes attributes of `Creation` for the variables that are created in this scope."""
-    token = _being_created.set(replace(being_created(), **known))
-    try:
-        yield
-    finally:
-        _being_created.reset(token)
+    return setting(_being_created, replace(being_created(), **known))
 
 
 @contextlib.contextmanager
