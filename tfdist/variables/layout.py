@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from tfdist.placement.partition import Partition, PartitionError
+from tfdist.placement.partition import Partition, PartitionError, even_sizes
 
 DIV, MOD = "div", "mod"
 
@@ -52,7 +52,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         sizes = self.partition.sizes
-        dealt = tuple(len(range(i, sum(sizes), len(sizes))) for i in range(len(sizes)))
+        dealt = tuple(even_sizes(sum(sizes), len(sizes)))
         if self._is_dealt and (self.partition.axis or sizes != dealt):
             raise PartitionError(
                 f"rows dealt out one by one (partition_strategy='mod') make "
