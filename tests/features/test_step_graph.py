@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from graph_audit import task_of
-from models import Seen, assert_alike, positions
+from models import Seen, assert_alike, positions, trained_beside_one_process
 from models import built_in_scope as compiled
 
 import tfdist
@@ -277,32 +277,16 @@ def _output(_, predicted):
     return predicted[:, 0]
 
 
-def trained_beside_one_process(strategy, build, optimizer):
-    """A model, and another that one process trains to the same loss."""
-    model = compiled(strategy, build, optimizer, steps_per_execution=BATCHES)
-    alone = build()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        optimizer,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
-    return model, alone
-
-
 @averages_of_the_last
 @pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
 def test_one_worker_computes_what_one_process_does(
     strategy, exchange, traced, sent, monkeypatch, largest
 ):
-    """One call of all steps runs on one worker, so that its result is determined."""
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(BATCHES)
-    model, alone = trained_beside_one_process(strategy, mlp, "adam")
+    model, alone = trained_beside_one_process(
+        strategy, mlp, keras.optimizers.Adam, *data(), BATCH
+    )
     assert_alike(model.get_weights(), alone.get_weights(), rtol=1e-3, atol=1e-5)
     step, together = traced
     assert len(together.messages) == 4, "for all steps together"
@@ -321,7 +305,8 @@ def test_one_worker_computes_what_one_process_does(
 def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, largest):
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(5)
-    trained_beside_one_process(strategy, recommender, "sgd")
+    sgd = keras.optimizers.SGD
+    trained_beside_one_process(strategy, recommender, sgd, *data(), BATCH)
 
 
 @pytest.fixture

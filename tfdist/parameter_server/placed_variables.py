@@ -10,13 +10,9 @@ from tfdist.placement.greedy import BestFit
 from tfdist.placement.large_weights import may_be_split, partitioner_for
 from tfdist.placement.partition import PartitionError
 from tfdist.placement.partitioners import partition_of
-from tfdist.placement.placement import (
-    PartitioningPlacement,
-    Placement,
-    VariableSpec,
-    ps_for,
-)
+from tfdist.placement.placement import PartitioningPlacement, Placement, ps_for
 from tfdist.placement.report import PlacedVariable
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.creation import being_created, spec_of
 from tfdist.variables.layout import DIV, Layout, layout_of
 from tfdist.variables.variable import ParameterServerVariable
