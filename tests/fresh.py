@@ -47,4 +47,4 @@ def fresh_placement(request: pytest.FixtureRequest) -> None:
 
     strategy = request.getfixturevalue("strategy")
     if isinstance(strategy, tfdist.ParameterServerStrategy):
-        strategy.extended._placement = tfdist.BestFit()
+        strategy.extended.placed.placement = tfdist.BestFit()

@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "function-of-a-rehearsal-used",
         "tfdist/keras/own_traces.py",
-        ("_current.set(object())", "_current.set(None)"),
+        ("setting(_current, object())", "setting(_current, None)"),
         "tests/differential/test_fixed.py::test_trains_as_in_one_process[function_in_a_step]",
     ),
     Mutant(

@@ -14,7 +14,7 @@ from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
 )
-from tfdist.embedding.routing import shard_sizes
+from tfdist.placement.partition import even_sizes
 
 from .deadline import DEADLINE
 
@@ -43,7 +43,7 @@ def test_the_model_of_the_benchmark_is_the_lookups_own(benchmark, num_ps, zipf):
     (ids,) = workload.batches(1)
     assert ids.min() >= 0
     assert ids.max() < 50
-    shards = [tf.zeros([size, 8]) for size in shard_sizes(50, num_ps)]
+    shards = [tf.zeros([size, 8]) for size in even_sizes(50, num_ps)]
     counter = LookupBytesCounter()
     embedding_lookup_sparse_with_distributed_aggregation(
         shards, tf.RaggedTensor.from_tensor(ids), None, counter=counter

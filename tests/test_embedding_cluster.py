@@ -20,7 +20,7 @@ ROWS, DIM, RATE, STEPS = 40, 4, 0.1, 6
 @pytest.fixture
 def shards(strategy, monkeypatch):
     """Half a table on each ps, whatever earlier tests have placed there."""
-    monkeypatch.setattr(strategy.extended, "_placement", tfdist.RoundRobin())
+    monkeypatch.setattr(strategy.extended.placed, "placement", tfdist.RoundRobin())
     values = np.random.default_rng(0).normal(size=(2, ROWS // 2, DIM))
     with strategy.scope():
         shards = [tf.Variable(value, dtype="float32") for value in values]

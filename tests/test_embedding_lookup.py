@@ -15,6 +15,7 @@ from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation,
 )
 from tfdist.embedding.differentiable import clip_gradient, clip_rows
+from tfdist.placement.partition import even_sizes
 
 lookup = embedding_lookup_sparse_with_distributed_aggregation
 stock = tf.compat.v1.nn.embedding_lookup_sparse
@@ -39,7 +40,7 @@ class Case:
 
     def shards(self):
         random = np.random.default_rng(self.num_rows)
-        sizes = routing.shard_sizes(self.num_rows, self.num_shards)
+        sizes = even_sizes(self.num_rows, self.num_shards)
         return [
             tf.Variable(random.normal(size=(size, self.dim)), dtype=self.dtype)
             for size in sizes
@@ -235,7 +236,7 @@ def test_gradient_of_few_rows_of_the_result():
 
 @given(st.integers(1, 60), st.integers(1, 7), st.sampled_from(routing.STRATEGIES))
 def test_every_row_of_every_shard_is_one_id(num_rows, num_shards, partition_strategy):
-    sizes = routing.shard_sizes(num_rows, num_shards)
+    sizes = even_sizes(num_rows, num_shards)
     shard, row = routing.locate(tf.range(num_rows), sizes, partition_strategy)
     places = {(s, r) for s, size in enumerate(sizes) for r in range(size)}
     assert set(zip(shard.numpy(), row.numpy(), strict=True)) == places

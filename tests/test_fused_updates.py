@@ -75,6 +75,10 @@ class Training:
         }
 
 
+def in_one_process(make):
+    return Training(make, lambda apply, args: apply(*args))
+
+
 def on_cluster(strategy, make, partitioner=None):
     with strategy.scope():
         if partitioner is None:
@@ -115,7 +119,7 @@ def test_a_step_has_one_operation_per_weight_and_equals_keras(
     strategy, op, partitioner
 ):
     training = on_cluster(strategy, KERNELS[op], partitioner)
-    plain = Training(KERNELS[op], lambda apply, args: apply(*args))
+    plain = in_one_process(KERNELS[op])
     for step in range(STEPS):
         run(strategy, training, step)
         plain.step(*gradients_of(step))
@@ -124,6 +128,7 @@ def test_a_step_has_one_operation_per_weight_and_equals_keras(
     assert types_of(training, "ResourceApply") == [op] * pieces
     # All that is left is the count of steps.
     assert types_of(training, "Assign") == ["AssignAddVariableOp"]
+    # A model outside of the scope keeps the operations of Keras.
     assert types_of(plain, "ResourceApply") == []
 
 
@@ -157,7 +162,7 @@ def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
     assert len(kernels) == 2 * len(SHAPES)
     # Two powers for each ps in each step: the second step has another number.
     assert len(types_of(training, "Pow")) == 2 * 2 * len(devices)
-    plain = Training(KERNELS["ResourceApplyAdam"], lambda apply, args: apply(*args))
+    plain = in_one_process(KERNELS["ResourceApplyAdam"])
     run(strategy, training, 0)
     for _ in range(2):
         plain.step(*gradients_of(0))
@@ -170,7 +175,7 @@ def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
 def test_no_update_of_two_workers_is_lost(strategy, op):
     """Equal updates leave what as many updates of one worker leave, in any order."""
     training = on_cluster(strategy, KERNELS[op])
-    plain = Training(KERNELS[op], lambda apply, args: apply(*args))
+    plain = in_one_process(KERNELS[op])
     for _ in range(60):
         strategy.coordinator.schedule(training.step, args=gradients_of(0))
         plain.step(*gradients_of(0))
@@ -208,7 +213,7 @@ def test_decay_clipping_and_averages_stay_around_the_kernel(strategy):
         )
 
     training = on_cluster(strategy, make)
-    plain = Training(make, lambda apply, args: apply(*args))
+    plain = in_one_process(make)
     for step in range(STEPS):
         run(strategy, training, step)
         plain.step(*gradients_of(step))
@@ -235,9 +240,3 @@ def test_rows_of_an_embedding_keep_the_operations_of_keras(strategy):
     strategy.coordinator.schedule(step)
     strategy.coordinator.join()
     np.testing.assert_array_equal(_tf.value_of(table).numpy()[3], [-2.0, -2.0])
-
-
-def test_a_model_outside_of_the_scope_keeps_the_operations_of_keras(strategy):
-    plain = Training(KERNELS["ResourceApplyAdam"], lambda apply, args: apply(*args))
-    plain.step(*gradients_of(0))
-    assert types_of(plain, "ResourceApply") == []

@@ -26,6 +26,12 @@ LOOPS = {"While", "StatelessWhile"}
 PLACES = ("ps", "worker")
 
 
+def task_of(op: tf.Operation) -> str:
+    """Where an operation runs, by its device alone: `ps0`, say, or `worker`."""
+    spec = tf.DeviceSpec.from_string(op.device)
+    return f"{spec.job}{spec.task}" if spec.job == "ps" else "worker"
+
+
 def problems(
     function: Any, allowed: Sequence[str] = (), under_key: Sequence[str] = ()
 ) -> list[str]:

@@ -32,10 +32,54 @@ def built_in_scope(
     return model
 
 
+def trained_beside_one_process(
+    strategy: Any,
+    build: Callable[[], Any],
+    make_optimizer: Callable[[], Any],
+    x: np.ndarray,
+    y: np.ndarray,
+    batch_size: int,
+) -> tuple[keras.Model, keras.Model]:
+    """A classifier, and another that one process trains to the same loss.
+
+    One call of all steps runs on one worker, so that its result is determined.
+    """
+    steps = len(x) // batch_size
+    options = {"batch_size": batch_size, "shuffle": False, "verbose": 0}
+    with strategy.scope():
+        optimizer = make_optimizer()
+    model = built_in_scope(strategy, build, optimizer, steps_per_execution=steps)
+    alone = build()
+    alone.set_weights(model.get_weights())
+    alone.compile(
+        make_optimizer(),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    ours = model.fit(x, y, **options).history
+    theirs = alone.fit(x, y, **options).history
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    return model, alone
+
+
 def positions(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of 20 numbers, and where the greatest of the first 10 is."""
     x = np.random.default_rng(0).normal(size=(count, 20)).astype("float32")
     return x, x[:, :10].argmax(axis=1)
+
+
+def assert_alike(ours: Any, theirs: Any, **tolerance: float) -> None:
+    """Compares arrays or variables one by one; without a tolerance, they are equal."""
+    for one, other in zip(ours, theirs, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(np.array(one), np.array(other), **tolerance)
+        else:
+            np.testing.assert_array_equal(np.array(one), np.array(other))
+
+
+def state_of(model: keras.Model) -> list[keras.Variable]:
+    """All that training changes: weights, slots and counts."""
+    return [*model.weights, *model.optimizer.variables]
 
 
 def mlp(*, units: int = 1, **compile: Any) -> keras.Sequential:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from models import assert_alike, state_of
 
 import tfdist
 
@@ -99,8 +100,7 @@ def test_update_by_row_is_that_of_a_dense_gradient(
     plain.set_weights(model.get_weights())
     before = model.get_weights()[0]
     after, expected = train(model, ids, targets), train(plain, ids, targets)
-    for ours, theirs in zip(after, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert_alike(after, expected, atol=1e-6)
     assert np.abs(after[0] - before).max() > 0.01
 
 
@@ -169,8 +169,7 @@ def assert_trains_as_dense(strategy, ids, targets, lookup, optimizer, options):
     plain = model_of(DenseLookup(), optimizer, options)
     plain.set_weights(model.get_weights())
     after, expected = train(model, ids, targets), train(plain, ids, targets)
-    for ours, theirs in zip(after, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert_alike(after, expected, atol=1e-5)
 
 
 LAZY = [
@@ -194,10 +193,7 @@ def test_rows_not_looked_up_stay(strategy, ids, targets, optimizer, options):
     before = model.get_weights()[0]
     every = np.arange(BAGS * SIZE).reshape(BAGS, SIZE) % ROWS
     # While every row is looked up in each step, nothing differs.
-    for ours, theirs in zip(
-        train(model, every, targets), train(plain, every, targets), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert_alike(train(model, every, targets), train(plain, every, targets), atol=1e-5)
     tables = [v for v in model.optimizer.variables if v.shape == (ROWS, DIM)]
     kept = [np.array(v)[10:] for v in (model.weights[0], *tables)]
     assert all(np.abs(each).max() > 0 for each in kept)
@@ -382,8 +378,7 @@ def test_bags_train(strategy, bags, targets, kind, aggregate):
         variables = [table, kernel, bias]
         for each, by in zip(variables, tape.gradient(loss, variables), strict=True):
             each.assign_sub(0.1 * tf.convert_to_tensor(by))
-    for ours, theirs in zip(model.get_weights(), variables, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+    assert_alike(model.get_weights(), variables, atol=1e-5)
 
 
 @pytest.mark.feature("Weights of `tfdist.Embedding` load into Keras's, and back")
@@ -443,16 +438,10 @@ def test_reshard_on_restore(
         assert dict(tf.train.list_variables(path))[
             "model/optimizer/_trainable_variables/0/.ATTRIBUTES/VARIABLE_VALUE"
         ] == [ROWS, DIM]
-        for each in [*target.weights, *target.optimizer.variables]:
+        for each in state_of(target):
             each.assign(tf.zeros(each.shape, each.dtype))
         tf.train.Checkpoint(model=target).restore(path).assert_consumed()
-        pairs = zip(
-            [*source.weights, *source.optimizer.variables],
-            [*target.weights, *target.optimizer.variables],
-            strict=True,
-        )
-        for theirs, ours in pairs:
-            np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+        assert_alike(state_of(target), state_of(source))
     assert np.abs(np.array(model.optimizer.variables[2])).max() > 0
 
 

@@ -1,9 +1,8 @@
 """Optimizers and precision."""
 
 import keras
-import numpy as np
 import pytest
-from models import KERAS, compiled, mlp
+from models import KERAS, assert_alike, compiled, mlp
 
 optimizers = keras.optimizers
 STEPS = 8
@@ -11,194 +10,113 @@ STEPS = 8
 OWN_VALUE = pytest.mark.sets_own_value
 
 
+def case(name, feature, make, why="", *marks):
+    """An optimizer, as a row of the feature table: approximate if there is a reason."""
+    row = pytest.mark.feature(feature)
+    if why:
+        row = pytest.mark.feature(feature, "approximate", why, synchronous="yes")
+    return pytest.param(make, id=name, marks=[row, *marks])
+
+
 RULES = [
-    pytest.param(
-        lambda: optimizers.SGD(0.05), id="SGD", marks=pytest.mark.feature("`SGD`")
-    ),
-    pytest.param(
-        lambda: optimizers.SGD(0.01, momentum=0.9),
-        id="momentum",
-        marks=pytest.mark.feature("`SGD(momentum=...)`"),
-    ),
-    pytest.param(
+    case("SGD", "`SGD`", lambda: optimizers.SGD(0.05)),
+    case("momentum", "`SGD(momentum=...)`", lambda: optimizers.SGD(0.01, momentum=0.9)),
+    case(
+        "nesterov",
+        "`SGD(nesterov=True)`",
         lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
-        id="nesterov",
-        marks=pytest.mark.feature("`SGD(nesterov=True)`"),
     ),
-    pytest.param(
+    case(
+        "low-momentum",
+        "A momentum below 1 - 1/(2 x workers)",
         lambda: optimizers.SGD(0.02, momentum=0.5),
-        id="low-momentum",
-        marks=[
-            pytest.mark.feature(
-                "A momentum below 1 - 1/(2 x workers)",
-                "approximate",
-                "for rows of an embedding, the last writer wins",
-                synchronous="yes",
-            ),
-        ],
+        "for rows of an embedding, the last writer wins",
     ),
-    pytest.param(
-        lambda: optimizers.Adam(0.02),
-        id="Adam",
-        marks=pytest.mark.feature("`Adam`"),
-    ),
-    pytest.param(
+    case("Adam", "`Adam`", lambda: optimizers.Adam(0.02)),
+    case(
+        "amsgrad",
+        "`Adam(amsgrad=True)`",
         lambda: optimizers.Adam(0.02, amsgrad=True),
-        id="amsgrad",
-        marks=[
-            pytest.mark.feature(
-                "`Adam(amsgrad=True)`",
-                "approximate",
-                "for rows of an embedding, the last writer wins for the maximum",
-                synchronous="yes",
-            ),
-        ],
+        "for rows of an embedding, the last writer wins for the maximum",
     ),
-    pytest.param(
-        lambda: optimizers.AdamW(0.02),
-        id="AdamW",
-        marks=pytest.mark.feature("`AdamW`"),
-    ),
-    pytest.param(
-        lambda: optimizers.RMSprop(0.02),
-        id="RMSprop",
-        marks=pytest.mark.feature("`RMSprop`"),
-    ),
-    pytest.param(
+    case("AdamW", "`AdamW`", lambda: optimizers.AdamW(0.02)),
+    case("RMSprop", "`RMSprop`", lambda: optimizers.RMSprop(0.02)),
+    case(
+        "RMSprop-centered",
+        "`RMSprop(momentum=..., centered=True)`",
         lambda: optimizers.RMSprop(0.002, momentum=0.9, centered=True),
-        id="RMSprop-centered",
-        marks=pytest.mark.feature("`RMSprop(momentum=..., centered=True)`"),
     ),
-    pytest.param(
-        lambda: optimizers.Adagrad(0.1),
-        id="Adagrad",
-        marks=pytest.mark.feature("`Adagrad`"),
-    ),
-    pytest.param(
-        lambda: optimizers.Adadelta(5.0),
-        id="Adadelta",
-        marks=pytest.mark.feature("`Adadelta`"),
-    ),
-    pytest.param(
+    case("Adagrad", "`Adagrad`", lambda: optimizers.Adagrad(0.1)),
+    case("Adadelta", "`Adadelta`", lambda: optimizers.Adadelta(5.0)),
+    case(
+        "Adamax",
+        "`Adamax`",
         lambda: optimizers.Adamax(0.02),
-        id="Adamax",
-        marks=[
-            pytest.mark.feature(
-                "`Adamax`",
-                "approximate",
-                "for rows of an embedding, the last writer wins for the norm",
-                synchronous="yes",
-            ),
-        ],
+        "for rows of an embedding, the last writer wins for the norm",
     ),
-    pytest.param(
+    case(
+        "Nadam",
+        "`Nadam`",
         lambda: optimizers.Nadam(0.02),
-        id="Nadam",
-        marks=[
-            pytest.mark.feature(
-                "`Nadam`",
-                "approximate",
-                "the last writer wins for the product of the momentum schedule",
-                synchronous="yes",
-            ),
-            OWN_VALUE(
-                r"(^|/)variable(_\d+)?$",
-                "a product: an increment could make it negative",
-            ),
-        ],
+        "the last writer wins for the product of the momentum schedule",
+        OWN_VALUE(
+            r"(^|/)variable(_\d+)?$", "a product: an increment could make it negative"
+        ),
     ),
-    pytest.param(
+    case(
+        "Ftrl",
+        "`Ftrl`",
         lambda: optimizers.Ftrl(0.5),
-        id="Ftrl",
-        marks=[
-            pytest.mark.feature(
-                "`Ftrl`",
-                "approximate",
-                "for rows of an embedding, sums are exact, and the last writer wins for "
-                "the weights computed from them",
-                synchronous="yes",
-            ),
-        ],
+        "for rows of an embedding, sums are exact, and the last writer wins for the "
+        "weights computed from them",
     ),
-    pytest.param(
-        lambda: optimizers.Lion(0.01),
-        id="Lion",
-        marks=pytest.mark.feature("`Lion`"),
-    ),
-    pytest.param(
-        lambda: optimizers.Lamb(0.05),
-        id="Lamb",
-        marks=pytest.mark.feature("`Lamb`"),
-    ),
-    pytest.param(
+    case("Lion", "`Lion`", lambda: optimizers.Lion(0.01)),
+    case("Lamb", "`Lamb`", lambda: optimizers.Lamb(0.05)),
+    case(
+        "Adafactor",
+        "`Adafactor`",
         lambda: optimizers.Adafactor(0.1),
-        id="Adafactor",
-        marks=[
-            pytest.mark.feature(
-                "`Adafactor`",
-                "approximate",
-                "the last writer wins for the factored second moments",
-                synchronous="yes",
-            ),
-            OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
-        ],
+        "the last writer wins for the factored second moments",
+        OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
     ),
-    pytest.param(
+    case(
+        "Muon",
+        "`Muon`",
         lambda: optimizers.Muon(0.01),
-        id="Muon",
-        marks=[
-            pytest.mark.feature("`Muon`"),
-            pytest.mark.skipif(
-                KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
-            ),
-        ],
+        "",
+        pytest.mark.skipif(
+            KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
+        ),
     ),
 ]
 
-
 OPTIONS = [
-    pytest.param(
-        lambda: optimizers.SGD(0.1, clipnorm=0.5),
-        id="clipnorm",
-        marks=pytest.mark.feature("`clipnorm`"),
-    ),
-    pytest.param(
-        lambda: optimizers.SGD(0.05, clipvalue=0.1),
-        id="clipvalue",
-        marks=pytest.mark.feature("`clipvalue`"),
-    ),
-    pytest.param(
+    case("clipnorm", "`clipnorm`", lambda: optimizers.SGD(0.1, clipnorm=0.5)),
+    case("clipvalue", "`clipvalue`", lambda: optimizers.SGD(0.05, clipvalue=0.1)),
+    case(
+        "global_clipnorm",
+        "`global_clipnorm`",
         lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
-        id="global_clipnorm",
-        marks=pytest.mark.feature("`global_clipnorm`"),
     ),
-    pytest.param(
-        lambda: optimizers.SGD(0.05, weight_decay=0.1),
-        id="weight_decay",
-        marks=pytest.mark.feature("`weight_decay`"),
+    case(
+        "weight_decay", "`weight_decay`", lambda: optimizers.SGD(0.05, weight_decay=0.1)
     ),
-    pytest.param(
+    case(
+        "loss_scale_factor",
+        "`loss_scale_factor`",
         lambda: optimizers.SGD(0.05, loss_scale_factor=64.0),
-        id="loss_scale_factor",
-        marks=pytest.mark.feature("`loss_scale_factor`"),
     ),
-    pytest.param(
+    case(
+        "schedule",
+        "Learning-rate schedules",
         lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
-        id="schedule",
-        marks=pytest.mark.feature("Learning-rate schedules"),
     ),
-    pytest.param(
+    case(
+        "ema",
+        "`use_ema`",
         lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
-        id="ema",
-        marks=[
-            pytest.mark.feature(
-                "`use_ema`",
-                "approximate",
-                "the last writer wins for the averages",
-                synchronous="yes",
-            ),
-            OWN_VALUE("_average$", "an average whose decay depends on the step"),
-        ],
+        "the last writer wins for the averages",
+        OWN_VALUE("_average$", "an average whose decay depends on the step"),
     ),
 ]
 
@@ -222,8 +140,7 @@ def assert_updates_are_those_of_keras(strategy, make, regression):
     for _ in range(3):
         for each in (model, plain):
             each.train_on_batch(*regression)
-    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert_alike(model.get_weights(), plain.get_weights(), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.feature("`MultiOptimizer`")
@@ -251,8 +168,7 @@ def test_averages_become_the_weights(strategy, regression):
         model = mlp(optimizer=optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9))
     model.fit(*regression, batch_size=8, epochs=3, verbose=0)
     averages = [v for v in model.optimizer.variables if "average" in v.path]
-    for weight, average in zip(model.get_weights(), averages, strict=True):
-        np.testing.assert_array_equal(weight, average.numpy())
+    assert_alike(model.get_weights(), averages)
 
 
 def test_learning_rate_follows_the_steps(strategy, regression):
@@ -263,8 +179,7 @@ def test_learning_rate_follows_the_steps(strategy, regression):
     assert float(model.optimizer.learning_rate) == 0.0
     after_one_epoch = model.get_weights()
     model.fit(*regression, batch_size=8, verbose=0)
-    for old, new in zip(after_one_epoch, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_alike(after_one_epoch, model.get_weights())
 
 
 @pytest.fixture

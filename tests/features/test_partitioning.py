@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled
+from models import assert_alike, compiled, state_of
 
 import tfdist
 from tfdist.variables.partitioned import PartitionedVariable
@@ -126,8 +126,7 @@ def test_steps_read_what_the_step_before_wrote(strategy, regression):
     model.set_weights(plain.get_weights())
     for each in (model, plain):
         each.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert_alike(model.get_weights(), plain.get_weights(), atol=1e-6)
 
 
 @pytest.mark.feature("No update of a shard is lost")
@@ -153,13 +152,7 @@ def test_keras_file(strategy, regression, tmp_path):
     model.fit(*regression, verbose=0)
     model.save(tmp_path / "model.keras")
     plain = keras.models.load_model(tmp_path / "model.keras")
-    pairs = zip(
-        [*model.weights, *model.optimizer.variables],
-        [*plain.weights, *plain.optimizer.variables],
-        strict=True,
-    )
-    for ours, theirs in pairs:
-        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    assert_alike(state_of(model), state_of(plain))
 
 
 def dense_model():
@@ -201,8 +194,7 @@ def test_export(strategy, tmp_path, run_program, model_of, in_scope):
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(loaded.pop("y"), expected, atol=1e-6)
     np.testing.assert_allclose(loaded.pop("layer"), expected, atol=1e-6)
-    for ours, theirs in zip(model.get_weights(), loaded.values(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_alike(model.get_weights(), loaded.values())
 
 
 LAYOUTS = {
@@ -233,13 +225,7 @@ def test_reshard_on_restore(strategy, regression, tmp_path, before, after):
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
     tf.train.Checkpoint(model=model).restore(path).assert_consumed()
-    pairs = zip(
-        [*saved.weights, *saved.optimizer.variables],
-        [*model.weights, *model.optimizer.variables],
-        strict=True,
-    )
-    for theirs, ours in pairs:
-        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+    assert_alike(state_of(model), state_of(saved))
     assert np.abs(np.array(model.optimizer.variables[2])).max() > 0
 
 
@@ -466,8 +452,7 @@ def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, bin
             whole = layers.Dense(256)
             whole.build((None, 784))
     # Its values, too, are those of one process.
-    for ours, theirs in zip(model.get_weights(), build().get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_alike(model.get_weights(), build().get_weights())
     large, *small = model.weights
     if not binds:
         assert not isinstance(large.value, PartitionedVariable)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import mlp
+from models import assert_alike, mlp
 
 STEPS = 8
 
@@ -24,11 +24,6 @@ def adam_mlp():
 
 def optimizer_state(model):
     return [variable.numpy() for variable in model.optimizer.variables]
-
-
-def assert_equal(one, other):
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +91,7 @@ def test_loaded_alone(trained, samples, alone, saved_as):
 
 def test_optimizer_is_loaded_alone(trained, alone):
     _, state = alone
-    for ours, theirs in zip(optimizer_state(trained), state, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert_alike(optimizer_state(trained), state, rtol=1e-6)
 
 
 @pytest.mark.feature("`.keras`, loaded in the scope to continue training")
@@ -106,8 +100,8 @@ def test_load_model_in_the_scope(
 ):
     with strategy.scope():
         model = keras.models.load_model(saved / "model.keras")
-    assert_equal(model.get_weights(), trained.get_weights())
-    assert_equal(optimizer_state(model), optimizer_state(trained))
+    assert_alike(model.get_weights(), trained.get_weights())
+    assert_alike(optimizer_state(model), optimizer_state(trained))
     lives_on_cluster(model)
     with runs_on_workers(STEPS):
         model.fit(*samples, batch_size=8, verbose=0)
@@ -119,7 +113,7 @@ def test_load_weights_in_the_scope(strategy, trained, saved, samples):
     with strategy.scope():
         model = adam_mlp()
     model.load_weights(saved / "model.weights.h5")
-    assert_equal(model.get_weights(), trained.get_weights())
+    assert_alike(model.get_weights(), trained.get_weights())
     results = [m.evaluate(*samples, verbose=0) for m in (model, trained)]
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
@@ -135,8 +129,8 @@ def test_restore_checkpoint_in_the_scope(
         model.optimizer.build(model.trainable_variables)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     checkpoint.restore(path).assert_existing_objects_matched()
-    assert_equal(model.get_weights(), trained.get_weights())
-    assert_equal(optimizer_state(model), optimizer_state(trained))
+    assert_alike(model.get_weights(), trained.get_weights())
+    assert_alike(optimizer_state(model), optimizer_state(trained))
     with runs_on_workers(STEPS):
         model.fit(*samples, batch_size=8, verbose=0)
     assert model.optimizer.iterations == 2 * STEPS
@@ -154,7 +148,7 @@ def test_checkpoint_manager(strategy, own_directory):
     expected = model.get_weights()
     model.set_weights([0 * weight for weight in expected])
     manager.restore_or_initialize()
-    assert_equal(model.get_weights(), expected)
+    assert_alike(model.get_weights(), expected)
     assert len(manager.checkpoints) == 2
 
 
@@ -165,7 +159,7 @@ def test_plain_weights_are_loaded(strategy, samples, own_directory):
     plain.save(own_directory / "plain.keras")
     with strategy.scope():
         model = keras.models.load_model(own_directory / "plain.keras")
-    assert_equal(model.get_weights(), plain.get_weights())
+    assert_alike(model.get_weights(), plain.get_weights())
     expected = plain.predict(samples[0], verbose=0)
     np.testing.assert_allclose(
         model.predict(samples[0], verbose=0), expected, rtol=1e-5
@@ -178,7 +172,7 @@ def test_set_weights(strategy, samples):
         model = mlp()
     weights = [np.full_like(weight, 0.5) for weight in model.get_weights()]
     model.set_weights(weights)
-    assert_equal(model.get_weights(), weights)
+    assert_alike(model.get_weights(), weights)
     expected = np.tanh(samples[0] @ weights[0] + 0.5) @ weights[2] + 0.5
     np.testing.assert_allclose(
         model.predict(samples[0], verbose=0), expected, rtol=1e-5
@@ -200,5 +194,5 @@ def test_saving_inside_of_the_scope(strategy, samples, tmp_path, wait_for_chief)
     assert {path.name for path in tmp_path.iterdir()} == names
     plain = keras.models.load_model(tmp_path / "2.keras")
     for each in (loaded, plain):
-        assert_equal(each.get_weights(), model.get_weights())
-        assert_equal(optimizer_state(each), optimizer_state(model))
+        assert_alike(each.get_weights(), model.get_weights())
+        assert_alike(optimizer_state(each), optimizer_state(model))

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import Seen, positions
+from graph_audit import task_of
+from models import Seen, assert_alike, positions, trained_beside_one_process
 from models import built_in_scope as compiled
 
 import tfdist
@@ -80,20 +81,15 @@ def data():
 
 def crossings(graph: tf.Graph) -> int:
     """How many tensors and signals cross between tasks, by the devices alone."""
-
-    def task(op: tf.Operation) -> str:
-        spec = tf.DeviceSpec.from_string(op.device)
-        return f"{spec.job}{spec.task}" if spec.job == "ps" else "worker"
-
     sent = set()
     for op in graph.get_operations():
         for each in op.inputs:
-            if each.dtype != tf.resource and task(each.op) != task(op):
-                sent.add((each.name, task(op)))
+            if each.dtype != tf.resource and task_of(each.op) != task_of(op):
+                sent.add((each.name, task_of(op)))
         for each in op.control_inputs:
             # TensorFlow orders what follows a step after it; the last has no successor.
-            if task(each) != task(op):
-                sent.add((each.name, task(op)))
+            if task_of(each) != task_of(op):
+                sent.add((each.name, task_of(op)))
     return len(sent)
 
 
@@ -161,13 +157,8 @@ def test_large_gradients_of_one_ps_are_sent_one_after_the_other(
 
 def pushes_that_wait(graph):
     """How many messages to one ps wait for a signal from another."""
-
-    def task(op):
-        spec = tf.DeviceSpec.from_string(op.device)
-        return f"{spec.job}:{spec.task}" if spec.job == "ps" else WORKER
-
     return sum(
-        task(op) == WORKER and task(waited) != WORKER
+        task_of(op) == "worker" and task_of(waited) != "worker"
         for op in graph.get_operations()
         if "/send" in op.name
         for waited in op.control_inputs
@@ -291,23 +282,12 @@ def _output(_, predicted):
 def test_one_worker_computes_what_one_process_does(
     strategy, exchange, traced, sent, monkeypatch, largest
 ):
-    """One call of all steps runs on one worker, so that its result is determined."""
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(BATCHES)
-    model = compiled(strategy, mlp, "adam", steps_per_execution=BATCHES)
-    alone = mlp()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        "adam",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+    model, alone = trained_beside_one_process(
+        strategy, mlp, keras.optimizers.Adam, *data(), BATCH
     )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
-    for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+    assert_alike(model.get_weights(), alone.get_weights(), rtol=1e-3, atol=1e-5)
     step, together = traced
     assert len(together.messages) == 4, "for all steps together"
     assert together.size < 2 * step.size, "one copy of the step, in a loop"
@@ -325,18 +305,8 @@ def test_one_worker_computes_what_one_process_does(
 def test_rows_move_in_each_step_of_a_loop(strategy, exchange, monkeypatch, largest):
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(5)
-    model = compiled(strategy, recommender, "sgd", steps_per_execution=BATCHES)
-    alone = recommender()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        "sgd",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    sgd = keras.optimizers.SGD
+    trained_beside_one_process(strategy, recommender, sgd, *data(), BATCH)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from models import assert_alike, positions, trained_beside_one_process
 from models import built_in_scope as compiled
-from models import positions
 
 import tfdist
 from tfdist import _tf
@@ -87,24 +87,11 @@ def sinking(strategy):
 @averages_of_the_last
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_one_worker_computes_what_one_process_does(strategy, exchange, optimizer):
-    """One call of all steps runs on one worker, so that its result is determined."""
     exchange(3.0, max_age=9)
-    make = OPTIMIZERS[optimizer]
-    with strategy.scope():
-        model = compiled(strategy, mlp, make(), steps_per_execution=BATCHES)
-    alone = mlp()
-    alone.set_weights(model.get_weights())
-    alone.compile(
-        make(),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+    model, alone = trained_beside_one_process(
+        strategy, mlp, OPTIMIZERS[optimizer], *data(), BATCH
     )
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    ours = model.fit(*data(), **options).history
-    theirs = alone.fit(*data(), **options).history
-    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
-    for mine, other in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+    assert_alike(model.get_weights(), alone.get_weights(), rtol=1e-3, atol=1e-5)
     fetched, pushed = moves(strategy, model)
     # The first fetch has nothing to push, and the last push has nothing to fetch for.
     assert pushed == fetched

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_audit import task_of
 from models import built_in_scope as compiled
 from models import positions
 
@@ -59,16 +60,11 @@ def test_nothing_is_lost_but_one_rounding_per_worker(strategy, bfloat16):
 
 def bytes_between_tasks(graph):
     """How many bytes cross between tasks, by the devices and shapes alone."""
-
-    def task(op):
-        spec = tf.DeviceSpec.from_string(op.device)
-        return f"{spec.job}{spec.task}" if spec.job == "ps" else "worker"
-
     crossing = {
-        (each.name, task(op)): each
+        (each.name, task_of(op)): each
         for op in graph.get_operations()
         for each in op.inputs
-        if each.dtype != tf.resource and task(each.op) != task(op)
+        if each.dtype != tf.resource and task_of(each.op) != task_of(op)
     }
     return sum(t.shape.num_elements() * t.dtype.size for t in crossing.values())
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding import routing
+from tfdist.placement.partition import even_sizes
 from tfdist.placement.partitioners import Partitioner
 from tfdist.variables.layout import DIV, MOD
 from tfdist.variables.partitioned import PartitionedVariable
@@ -67,7 +68,7 @@ def table(params: Any, strategy: str | None = None) -> Table:
     name = _name(shards[0])
     sizes, dim, dtype = _measured(shards, name)
     # Both layouts give an extra row to the first shards, so one check serves both.
-    expected = routing.shard_sizes(sum(sizes), len(shards))
+    expected = even_sizes(sum(sizes), len(shards))
     if sizes != expected:
         raise ValueError(
             f"partition_strategy={strategy!r} gives the {len(shards)} shards of {name} "

@@ -17,16 +17,6 @@ from tfdist.variables.layout import DIV, MOD, locate
 STRATEGIES = (MOD, DIV)
 
 
-def shard_sizes(num_rows: int, num_shards: int) -> list[int]:
-    """Returns the rows of each shard, as even as possible; the first may have one more.
-
-    >>> shard_sizes(10, 4)
-    [3, 3, 2, 2]
-    """
-    size, larger = divmod(num_rows, num_shards)
-    return [size + (shard < larger) for shard in range(num_shards)]
-
-
 class Entries(NamedTuple):
     """The ids of one shard, as rows of it, in the order of the batch; or of a table.
 

@@ -11,6 +11,7 @@ import keras
 
 from tf_config import contract
 from tf_config.contract import EpochRecord
+from tfdist._context import setting
 
 _current: ContextVar["EpochHistory | None"] = ContextVar("epoch_history", default=None)
 
@@ -83,11 +84,8 @@ def recording(strategy: Any, method: str, arguments: dict[str, Any]) -> Iterator
         given.callbacks.insert(0, history)
     else:
         arguments["callbacks"] = [history, *keras.tree.flatten(given or [])]
-    token = _current.set(history)
-    try:
+    with setting(_current, history):
         yield
-    finally:
-        _current.reset(token)
 
 
 def counted(strides: Iterator[Any]) -> Iterator[Any]:

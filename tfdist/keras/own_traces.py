@@ -5,13 +5,14 @@ depends on what surrounds the step: a rehearsal writes no variable, and a replic
 its own examples. So no trace of a step may get what another one has left there.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from tfdist import _tf
+from tfdist._context import setting
 
 _current: ContextVar[object | None] = ContextVar("trace", default=None)
 
@@ -21,14 +22,9 @@ def install() -> None:
     _tf.retrace_where_differs(_current.get)
 
 
-@contextlib.contextmanager
-def own_trace() -> Iterator[None]:
+def own_trace() -> AbstractContextManager[None]:
     """Traces anew, once, each `tf.function` that is called within this context."""
-    token = _current.set(object())
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return setting(_current, object())
 
 
 def traced_alone(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from tfdist._context import setting
+
 _noted: ContextVar[dict[int, str] | None] = ContextVar("writes", default=None)
 
 
@@ -41,11 +43,8 @@ def note_write(variable: Any) -> None:
 def noting() -> Iterator[dict[int, str]]:
     """Yields the variables that are written within this context, by identity."""
     noted: dict[int, str] = {}
-    token = _noted.set(noted)
-    try:
+    with setting(_noted, noted):
         yield noted
-    finally:
-        _noted.reset(token)
 
 
 def check_writes(rehearsed: dict[int, str], traced: dict[int, str], step: str) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.keras.computation import current_computation
 from tfdist.keras.step_writes import note_write
 from tfdist.variables import keras_variable
-from tfdist.variables.creation import variable_initializer, variable_path
+from tfdist.variables.creation import creating
 
 
 def install() -> None:
@@ -41,12 +41,9 @@ def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
         # A variable creator is told neither the path nor the initializer, and placement
-        # needs both. They are passed around TensorFlow, in context variables.
-        token = variable_path.set(variable.path)
-        try:
+        # needs both. They are passed around TensorFlow.
+        with creating(path=variable.path):
             initialize(variable, value)
-        finally:
-            variable_path.reset(token)
         keras_variable.specialize(variable)
 
     return method
@@ -55,11 +52,8 @@ def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
 def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def method(variable: Any, initializer: Any) -> None:
-        token = variable_initializer.set(initializer)
-        try:
+        with creating(initializer=initializer):
             initialize(variable, initializer)
-        finally:
-            variable_initializer.reset(token)
 
     return method
 

@@ -41,6 +41,15 @@ class WatchedCluster:
     presence: Presence
     watchdog: Watchdog
 
+    @property
+    def workers_here(self) -> dict[tf_config.Task, str]:
+        """The addresses of the workers that take part now."""
+        return {
+            task: address
+            for task, address in self.servers.items()
+            if task.job == "worker" and task not in self.presence.away
+        }
+
 
 def watched_cluster(settings: Settings) -> WatchedCluster:
     """Waits for the servers, and watches them from then on.

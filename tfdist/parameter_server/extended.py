@@ -2,75 +2,56 @@
 
 import contextvars
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-import tf_config
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
-from tfdist.parameter_server import replicas
-from tfdist.parameter_server.gradient_parts import per_shard, sum_duplicate_rows
 from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.parameter_server.narrow import widened_update
 from tfdist.parameter_server.placed_variables import PlacedVariables
-from tfdist.parameter_server.sharding import Sharding
-from tfdist.placement.greedy import BestFit
-from tfdist.placement.placement import (
-    PartitioningPlacement,
-    Placement,
-    VariableSpec,
-    ps_for,
-)
+from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables import narrowing
 from tfdist.variables.creation import (
+    being_created,
+    creating,
     shard_name,
     spec_before_creation,
-    variable_initializer,
-    variable_path,
 )
 from tfdist.variables.initial_value import of_shards
 from tfdist.variables.layout import Layout
 from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.shard_changes import sum_duplicate_rows
 from tfdist.variables.variable import ParameterServerVariable
 
 
 class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
-    """Places and splits variables, and applies updates on the ps that hold them."""
+    """Creates variables where they are to live, and applies updates on their ps.
+
+    Attributes:
+        placed: Where they live.
+    """
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        strategy: Any,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
-        cluster: tf_config.Cluster,
         partitioner: Callable[..., Any] | None,
-        placement: Placement | None,
+        placement: Any,
     ) -> None:
         super().__init__(strategy, resolver, partitioner)
         # `tf.distribute.Strategy.__init__` sets this, but on the `extended` that it
         # made, which this object replaces afterwards.
         self._retrace_functions_for_each_device = False
-        # Who says where variables live is asked about each as it is.
-        splits_large = placement is None and partitioner is None
-        self._placement = BestFit() if placement is None else placement
-        self.num_workers = len(cluster.worker)
-        self.replicas = replicas.replicas_of(
-            self.num_workers,
-            [each.name for each in tf.config.list_logical_devices()],
-            replicas.KIND,
-        )
-        self.num_ps = len(cluster.ps)
+        self._num_replicas = strategy.num_replicas
+        self._has_several_a_worker = strategy.num_replicas > strategy.num_workers
         self._seconds_per_byte: float | None = None
-        self._sharding = Sharding(
-            self._placement,
-            partitioner,
-            self.num_ps,
-            splits_large,
-            self._seconds_per_weight_byte,
+        self.placed = PlacedVariables(
+            placement, partitioner, strategy.num_ps, self._seconds_per_weight_byte
         )
-        self.placed = PlacedVariables()
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -79,7 +60,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         A step is traced once for all devices of a worker. Which of them runs it is said
         when it is sent, so the trace must not name one.
         """
-        if len(self.replicas) > self.num_workers:
+        if self._has_several_a_worker:
             return ("",)
         devices: tuple[str, ...] = super().worker_devices
         return devices
@@ -104,11 +85,6 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         is_half = self._container_strategy().wire_dtype is not None
         return self.seconds_per_byte / (2 if is_half else 1)
 
-    def check_placement_is_complete(self, weights: Iterable[Any]) -> None:
-        """Checks, before the first step, that the model matches the placement plan."""
-        if isinstance(self._placement, PartitioningPlacement):
-            self._placement.check_complete(weights)
-
     def _create_var_creator(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Callable[..., tf.Variable]:
@@ -119,7 +95,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             with tf.device(beside.device) if beside is not None else nullcontext():
                 created = next_creator(**kwargs)
             variable = ParameterServerVariable(
-                created, len(self.replicas), is_weight=is_weight, beside=beside
+                created, self._num_replicas, is_weight=is_weight, beside=beside
             )
             self.placed.record(variable)
             return variable
@@ -131,41 +107,47 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         beside = kwargs.get("colocate_with")
-        placement = self._placement
-        if beside is not None and isinstance(placement, PartitioningPlacement):
-            placement.check_slot(spec_before_creation(kwargs), beside)
-        if isinstance(beside, PartitionedVariable):
+        if beside is not None:
+            return self._create_slot(next_creator, beside, kwargs)
+        if being_created().path is None:
+            return super()._create_variable(next_creator, **kwargs)
+        # The base class would apply the partitioner and return a `ShardedVariable`, which
+        # Keras cannot use. That is right only for a user's `tf.Variable`, above.
+        spec = spec_before_creation(kwargs)
+        layout, initializer = self.placed.layout(spec), being_created().initializer
+        if layout is None and kwargs.get("trainable", True):
+            # It is drawn as a whole: who has not asked for shards has the values of one
+            # process.
+            layout, initializer = self.placed.layout_of_large(spec), None
+        if layout is None:
+            creator = self._create_var_creator(next_creator)
+            return self._create_whole(creator, spec, kwargs)
+        return self._create_shards(next_creator, layout, spec, (), initializer, kwargs)
+
+    def _create_slot(
+        self,
+        next_creator: Callable[..., tf.Variable],
+        weight: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Creates a variable beside another, in shards if that is and the shape fits."""
+        is_split = isinstance(weight, PartitionedVariable)
+        # To know the spec, the initial value is traced: not for every slot of every model.
+        if is_split or self.placed.is_planned:
             spec = spec_before_creation(kwargs)
-            if spec.shape == tuple(beside.shape):
+            self.placed.check_slot(spec, weight)
+        if is_split:
+            if spec.shape == tuple(weight.shape):
                 return self._create_shards(
                     next_creator,
-                    beside.layout,
+                    weight.layout,
                     spec,
-                    beside.shards,
-                    variable_initializer.get(),
+                    weight.shards,
+                    being_created().initializer,
                     kwargs,
                 )
-            # A slot of another shape, such as a scalar, cannot be split like its
-            # weight.
-            kwargs["colocate_with"] = beside.shards[0]
-        elif beside is None and variable_path.get() is not None:
-            spec = spec_before_creation(kwargs)
-            layout, initializer = (
-                self._sharding.layout(spec),
-                variable_initializer.get(),
-            )
-            if layout is None and kwargs.get("trainable", True):
-                # It is drawn as a whole: who has not asked for shards has the values of
-                # one process.
-                layout, initializer = self._sharding.layout_of_large(spec), None
-            if layout is not None:
-                return self._create_shards(
-                    next_creator, layout, spec, (), initializer, kwargs
-                )
-            # The base class would apply the partitioner and return a `ShardedVariable`,
-            # which Keras cannot use. That is right only for a user's `tf.Variable`.
-            creator = self._create_var_creator(next_creator)
-            return self._create_variable_round_robin(creator, **kwargs)
+            # A slot of another shape, such as a scalar, cannot be split like its weight.
+            kwargs["colocate_with"] = weight.shards[0]
         return super()._create_variable(next_creator, **kwargs)
 
     def _create_shards(
@@ -181,11 +163,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         trainable = bool(kwargs.get("trainable", True)) and not beside
         creator = self._create_var_creator(next_creator, is_weight=trainable)
         initial_values = of_shards(
-            kwargs["initial_value"],
-            initializer,
-            spec.shape,
-            spec.dtype,
-            layout,
+            kwargs["initial_value"], initializer, spec.shape, spec.dtype, layout
         )
         shards = []
         for i, (bound, value) in enumerate(
@@ -193,34 +171,49 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         ):
             shard = {**kwargs, "initial_value": value.initial, "trainable": trainable}
             shard["shape"] = layout.partition.shard_shape(spec.shape, i)
-            token = variable_path.set(shard_name(spec.name, layout, i))
-            try:
+            with creating(path=shard_name(spec.name, layout, i)):
                 if beside:
                     shard["colocate_with"] = beside[i]
                     created = super()._create_variable(next_creator, **shard)
                 else:
                     created = self._create_on(bound.ps, creator, shard)
-            finally:
-                variable_path.reset(token)
             value.assign_pieces(created)
             shards.append(created)
         whole = PartitionedVariable(
-            shards, layout, spec.name, trainable, len(self.replicas)
+            shards, layout, spec.name, trainable, self._num_replicas
         )
         # A plan matches weights here; `check_slot` has already checked slots.
         if not beside:
-            self._notify_placement(spec, whole)
+            self.placed.created(spec, whole)
         return whole
 
-    def _notify_placement(self, spec: VariableSpec, variable: Any) -> None:
-        if isinstance(self._placement, PartitioningPlacement):
-            self._placement.created(spec, variable)
+    def _create_variable_round_robin(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tf.Variable:
+        # The base class would use the ps in turn; the placement decides instead.
+        return self._create_whole(next_creator, spec_before_creation(kwargs), kwargs)
+
+    def _create_whole(
+        self,
+        creator: Callable[..., tf.Variable],
+        spec: VariableSpec,
+        kwargs: dict[str, Any],
+    ) -> tf.Variable:
+        variable = self._create_on(self.placed.ps_of(spec), creator, kwargs)
+        self.placed.created(spec, variable)
+        return variable
+
+    def _create_on(
+        self, ps: int, creator: Callable[..., tf.Variable], kwargs: dict[str, Any]
+    ) -> Any:
+        with _without_colocation(), tf.device(f"/job:ps/task:{ps}/device:CPU:0"):
+            return creator(**kwargs)
 
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         if isinstance(var, PartitionedVariable) and not var.updated_whole:
-            per_argument = [per_shard(var, each) for each in args]
+            per_argument = [var.changes.parts_or_copies(each) for each in args]
             for i, shard in enumerate(var.shards):
                 # The optimizer's function still gets the partitioned variable, by which
                 # it finds its slots. While it runs, partitioned variables read and
@@ -288,22 +281,6 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         return self._update(var, fn, args, kwargs, group)
-
-    def _create_variable_round_robin(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> tf.Variable:
-        # The base class would use the ps in turn; the placement decides instead.
-        spec = spec_before_creation(kwargs)
-        ps = ps_for(self._placement, spec, self.num_ps)
-        variable = self._create_on(ps, next_creator, kwargs)
-        self._notify_placement(spec, variable)
-        return variable
-
-    def _create_on(
-        self, ps: int, creator: Callable[..., tf.Variable], kwargs: dict[str, Any]
-    ) -> Any:
-        with _without_colocation(), tf.device(f"/job:ps/task:{ps}/device:CPU:0"):
-            return creator(**kwargs)
 
     def _assert_being_scheduled_by_cluster_coordinator(self) -> None:
         # The base class warns about `run` outside a scheduled function. tfdist traces a

@@ -1,27 +1,111 @@
-"""The variables that a strategy has placed, and that still exist."""
+"""Where the variables of a strategy live: decided before, and known once they exist."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.placement.greedy import BestFit
+from tfdist.placement.large_weights import may_be_split, partitioner_for
+from tfdist.placement.partition import PartitionError
+from tfdist.placement.partitioners import partition_of
+from tfdist.placement.placement import PartitioningPlacement, Placement, ps_for
 from tfdist.placement.report import PlacedVariable
-from tfdist.variables.creation import spec_of, variable_path
+from tfdist.placement.variable_spec import VariableSpec
+from tfdist.variables.creation import being_created, spec_of
+from tfdist.variables.layout import DIV, Layout, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
 
 class PlacedVariables:
-    """Knows where variables are, and finds them by the handles that steps capture."""
+    """Decides on which ps a variable lives and how it is split, and finds it again.
 
-    def __init__(self) -> None:
+    Large weights of which nobody has said anything are split where the link of a worker is
+    what binds: `seconds_per_byte` returns 0 where it is not.
+
+    Attributes:
+        placement: Says where variables live.
+    """
+
+    def __init__(
+        self,
+        placement: Placement | None,
+        partitioner: Callable[..., Any] | None,
+        num_ps: int,
+        seconds_per_byte: Callable[[], float],
+    ) -> None:
+        self.placement: Placement = BestFit() if placement is None else placement
+        self._splits_large = placement is None and partitioner is None
+        self._partitioner = partitioner
+        self._num_ps = num_ps
+        self._seconds_per_byte = seconds_per_byte
         # Weak references: the report must not keep the variables of a deleted model alive
         # on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether a plan has all variables, and hears of each that is created."""
+        return isinstance(self.placement, PartitioningPlacement)
+
+    def ps_of(self, spec: VariableSpec) -> int:
+        """Returns the ps on which a variable in one piece is to live."""
+        return ps_for(self.placement, spec, self._num_ps)
+
+    def layout(self, spec: VariableSpec) -> Layout | None:
+        """Returns how to split a Keras variable, or None to leave it unsplit."""
+        request = being_created().request
+        if isinstance(self.placement, PartitioningPlacement):
+            partition = self.placement.partition(spec, self._num_ps)
+        else:
+            partitioner = request.partitioner or self._partitioner
+            if partitioner is None:
+                return None
+            partition = partition_of(partitioner, spec, self._num_ps, self.placement)
+        if partition is None or len(partition.bounds) == 1:
+            return None
+        # A partitioner and a plan may be the user's own.
+        partition.check(spec, self._num_ps)
+        if request.rows_only and partition.axis:
+            raise PartitionError(
+                f"{spec.name} of shape {spec.shape} can be split by rows only, because "
+                "it is looked up by row or uses the 'mod' layout; the partitioner "
+                f"splits axis {partition.axis}. Use a partitioner that splits axis 0"
+            )
+        return layout_of(partition, request.partition_strategy, spec.name)
+
+    def layout_of_large(self, spec: VariableSpec) -> Layout | None:
+        """Returns how to split a weight for which nobody has said anything, or None."""
+        if not self._splits_large or being_created().request.partitioner is not None:
+            return None
+        # Not to measure the link for nothing.
+        if not may_be_split(spec):
+            return None
+        partitioner = partitioner_for(spec, self._num_ps, self._seconds_per_byte())
+        if partitioner is None:
+            return None
+        partition = partition_of(partitioner, spec, self._num_ps, self.placement)
+        return None if partition is None else layout_of(partition, DIV, spec.name)
+
+    def check_slot(self, spec: VariableSpec, weight: Any) -> None:
+        """Checks an optimizer slot before it is created beside its weight."""
+        if isinstance(self.placement, PartitioningPlacement):
+            self.placement.check_slot(spec, weight)
+
+    def created(self, spec: VariableSpec, variable: Any) -> None:
+        """Tells the placement that a variable was created where it was to be."""
+        if isinstance(self.placement, PartitioningPlacement):
+            self.placement.created(spec, variable)
+
+    def check_complete(self, weights: Iterable[Any]) -> None:
+        """Checks before a model's first step that all variables were created."""
+        if isinstance(self.placement, PartitioningPlacement):
+            self.placement.check_complete(weights)
+
     def record(self, variable: ParameterServerVariable) -> None:
-        """Notes a variable that was created."""
-        name = variable_path.get() or variable.name.removesuffix(":0")
+        """Notes a variable, or a shard of one, that was created."""
+        name = being_created().path or variable.name.removesuffix(":0")
         spec = spec_of(name, variable.shape, variable.dtype)
         device = tf.DeviceSpec.from_string(variable.device)
         placed = PlacedVariable(spec, device.task)

@@ -15,8 +15,8 @@ from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolv
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
+from tfdist.parameter_server import replicas
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
-from tfdist.parameter_server.caching.blocks import moves_of
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.consistency.combinations import check_combination
 from tfdist.parameter_server.consistency.policy import (
@@ -30,7 +30,6 @@ from tfdist.parameter_server.exchange import Every, WhenChanged, keeps_values
 from tfdist.parameter_server.exchange_report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.gate.gate import Gate
-from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.settings import Settings, settings_of
 from tfdist.placement.placement import Placement
 from tfdist.placement.report import PlacementReport, WorkerReport
@@ -102,6 +101,9 @@ class ParameterServerStrategy(
     Attributes:
         coordinator: The coordinator that sends steps to the workers.
         in_flight: The steps of `fit`, `evaluate` and `predict` that are in flight.
+        num_workers: The number of workers in the cluster.
+        num_ps: The number of ps in the cluster.
+        replicas: What computes steps: the worker, or each of several devices of a worker.
         gates: Where the steps of each policy take their turns.
 
     Raises:
@@ -190,20 +192,23 @@ class ParameterServerStrategy(
             self._resolver = resolver_of(config, self.presence.away)
             super().__init__(self._resolver, variable_partitioner=partitioner)
             status.publish_here(config)
+            self.num_workers = len(config.cluster.worker)
+            self.num_ps = len(config.cluster.ps)
+            devices = [each.name for each in tf.config.list_logical_devices()]
+            self.replicas = replicas.replicas_of(
+                self.num_workers, devices, replicas.KIND
+            )
             # TensorFlow's constructor makes its own `extended` and takes no other, so it
             # is replaced here. Nothing has created a variable yet.
             self._extended = ParameterServerExtended(
-                self, self._resolver, config.cluster, partitioner, settings.placement
+                self, self._resolver, partitioner, settings.placement
             )
             # TensorFlow's coordinator counts replicas, and the launcher knows of
             # workers.
             self.activity.worker_of = [each.worker for each in self.replicas]
-            here = {
-                task: address
-                for task, address in self.servers.items()
-                if task.job == "worker" and task not in self.presence.away
-            }
-            have_workers_reach_ps(here, self.num_ps, settings.startup_timeout)
+            have_workers_reach_ps(
+                watched.workers_here, self.num_ps, settings.startup_timeout
+            )
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -268,14 +273,7 @@ class ParameterServerStrategy(
             tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.
         """
         noted = self.exchanges.report(self.exchange.steps)
-        if not keeps_values(self.exchange):
-            return noted
-        return WhenChangedReport(
-            sum(self.worker_report().steps),
-            moves_of(self._extended.placed.existing()),
-            noted.set,
-            noted.in_each_step,
-        )
+        return self.caches.report(noted) if keeps_values(self.exchange) else noted
 
     def pipeline_report(
         self,
@@ -306,24 +304,9 @@ class ParameterServerStrategy(
         return setting_of(self._consistency, self.num_replicas)
 
     @property
-    def num_workers(self) -> int:
-        """The number of workers in the cluster."""
-        return self._extended.num_workers
-
-    @property
-    def replicas(self) -> tuple[Replica, ...]:
-        """What computes steps: the worker, or each of several devices of a worker."""
-        return self._extended.replicas
-
-    @property
     def num_replicas(self) -> int:
         """How many steps can be computed at the same time."""
         return len(self.replicas)
-
-    @property
-    def num_ps(self) -> int:
-        """The number of ps in the cluster."""
-        return self._extended.num_ps
 
     @property
     def input_contexts(self) -> list[tf.distribute.InputContext]:
@@ -364,7 +347,7 @@ class ParameterServerStrategy(
             PlanMismatchError: If a variable or a slot of the plan is missing, or a
                 variable exists more often than planned.
         """
-        self._extended.check_placement_is_complete(weights)
+        self._extended.placed.check_complete(weights)
 
     def placement_report(self) -> PlacementReport:
         """Reports where every variable that still exists lives."""

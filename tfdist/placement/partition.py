@@ -25,6 +25,16 @@ class Shard(NamedTuple):
         return self.stop - self.start
 
 
+def even_sizes(total: int, count: int) -> list[int]:
+    """Returns the sizes of shards as even as possible; the first may have one more.
+
+    >>> even_sizes(10, 4)
+    [3, 3, 2, 2]
+    """
+    size, larger = divmod(total, count)
+    return [size + (shard < larger) for shard in range(count)]
+
+
 @dataclass(frozen=True)
 class Partition:
     """The contiguous shards of a variable along one axis, of any sizes.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from tfdist.placement.partition import Partition, PartitionError
+from tfdist.placement.partition import Partition, PartitionError, even_sizes
 from tfdist.placement.placement import Placement, RoundRobin, ps_of_shards
 from tfdist.placement.variable_spec import VariableSpec
 
@@ -232,8 +232,7 @@ def partition_of(
     axis = max(range(len(counts)), key=counts.__getitem__)
     if counts[axis] == 1:
         return None
-    rows, extra = divmod(variable.shape[axis], counts[axis])
-    sizes = [rows + (i < extra) for i in range(counts[axis])]
+    sizes = even_sizes(variable.shape[axis], counts[axis])
     placement = RoundRobin() if placement is None else placement
     shards = [_shard(variable, axis, i, size) for i, size in enumerate(sizes)]
     return Partition.of_sizes(axis, sizes, ps_of_shards(placement, shards, num_ps))

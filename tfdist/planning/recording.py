@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.weight import Weight
-from tfdist.variables.creation import Request, requested, spec_of
+from tfdist.variables.creation import Request, being_created, spec_of
 from tfdist.variables.layout import MOD
 
 
@@ -54,7 +54,8 @@ class Recording:
             return
         spec = spec_of(name, variable.shape, variable.dtype)
         reference = None if of_keras is None else weakref.ref(of_keras)
-        self.variables.append(_Variable(spec, variable, requested(), reference))
+        request = being_created().request
+        self.variables.append(_Variable(spec, variable, request, reference))
 
     def weights(self, divisible: set[int]) -> list[Weight]:
         """Returns the variables to plan; `divisible` has the `id`s that can be split."""

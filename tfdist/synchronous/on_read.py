@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.synchronous.replica.current_step import part_to_write
-from tfdist.variables.creation import variable_path
+from tfdist.variables.creation import being_created
 
 _handles: list[weakref.ref[Any]] = []
 
@@ -22,7 +22,7 @@ def created(
     Every replica writes the same value to them anyway. Having TensorFlow copy the first
     one's would take a merge call per variable.
     """
-    is_of_keras = variable_path.get() is not None
+    is_of_keras = being_created().path is not None
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
     if is_of_keras and kwargs.get("aggregation") == first:
         kwargs = {**kwargs, "aggregation": tf.VariableAggregation.NONE}

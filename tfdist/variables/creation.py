@@ -1,31 +1,22 @@
-"""The context of the Keras variable being created.
+"""What is known of the variable being created, which TensorFlow's creators are not told.
 
 Keras creates a `tf.Variable` from a function, and passes neither the path nor the
-initializer on. The hooks of `tfdist.keras` set both here, and the strategy reads them.
-They are context variables because the calls between the two are Keras's and TensorFlow's.
+initializer on. The hooks of `tfdist.keras` note both here, and the strategy reads them.
 """
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.layout import DIV, MOD, Layout
-
-variable_path: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-    "variable_path", default=None
-)
-"""The path of the Keras variable being created, or None."""
-
-variable_initializer: contextvars.ContextVar[Any] = contextvars.ContextVar(
-    "variable_initializer", default=None
-)
-"""The Keras initializer of that variable, or None."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +34,37 @@ class Request:
     rows_only: bool = False
 
 
-_requested: contextvars.ContextVar[Request] = contextvars.ContextVar(
-    "requested",
-    default=Request(),  # noqa: B039 - it is frozen
+@dataclass(frozen=True)
+class Creation:
+    """What is known of the variable being created.
+
+    Attributes:
+        path: The path of the Keras variable, or None if it is none of Keras's.
+        initializer: Its Keras initializer, or None.
+        request: How the current scope splits its variables.
+    """
+
+    path: str | None = None
+    initializer: Any = None
+    request: Request = Request()
+
+
+# A context variable, because the calls between those who know and those who ask are Keras's
+# and TensorFlow's.
+_being_created: contextvars.ContextVar[Creation] = contextvars.ContextVar(
+    "being_created",
+    default=Creation(),  # noqa: B039 - it is frozen
 )
+
+
+def being_created() -> Creation:
+    """Returns what is known of the variable being created."""
+    return _being_created.get()
+
+
+def creating(**known: Any) -> AbstractContextManager[None]:
+    """Notes attributes of `Creation` for the variables that are created in this scope."""
+    return setting(_being_created, replace(being_created(), **known))
 
 
 @contextlib.contextmanager
@@ -82,16 +100,8 @@ def partition_variables(
         )
     # The `mod` layout deals out rows, and has no meaning for columns.
     rows_only = rows_only or partition_strategy == MOD
-    token = _requested.set(Request(partitioner, partition_strategy, rows_only))
-    try:
+    with creating(request=Request(partitioner, partition_strategy, rows_only)):
         yield
-    finally:
-        _requested.reset(token)
-
-
-def requested() -> Request:
-    """Returns how the current scope splits its variables."""
-    return _requested.get()
 
 
 def shard_name(name: str, layout: Layout, index: int) -> str:
@@ -113,7 +123,7 @@ def spec_before_creation(kwargs: dict[str, Any]) -> VariableSpec:
             value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
         shape, dtype = value.shape, value.dtype
     scopes = (tf.get_current_name_scope(), kwargs.get("name") or "Variable")
-    name = variable_path.get() or "/".join(filter(None, scopes))
+    name = being_created().path or "/".join(filter(None, scopes))
     return spec_of(name, shape, dtype)
 
 

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.variables import narrowing
 from tfdist.variables.fused_kernels import Kernel, kernel_for
 from tfdist.variables.partitioned import PartitionedVariable
@@ -30,11 +31,8 @@ def without_fused_updates(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        token = _left_to_keras.set(True)
-        try:
+        with setting(_left_to_keras, True):
             return step(*args, **kwargs)
-        finally:
-            _left_to_keras.reset(token)
 
     return traced
 

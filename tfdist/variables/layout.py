@@ -7,12 +7,11 @@ load all ps equally.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.placement.partition import Partition, PartitionError
+from tfdist.placement.partition import Partition, PartitionError, even_sizes
 
 DIV, MOD = "div", "mod"
 
@@ -35,72 +34,26 @@ def locate(
     return shards, ids - tf.gather(starts, shards)
 
 
-class Layout(Protocol):
-    """Splits a whole value into shards, and joins shards."""
-
-    @property
-    def partition(self) -> Partition:
-        """The sizes and the ps of the shards."""
-        ...
-
-    @property
-    def partition_strategy(self) -> str:
-        """`"div"` or `"mod"`."""
-        ...
-
-    def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the value of each shard."""
-        ...
-
-    def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the whole value."""
-        ...
-
-    def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the whole value, from NumPy arrays."""
-        ...
-
-    def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the indices, in the whole, of rows of a shard."""
-        ...
-
-
 @dataclass(frozen=True)
-class Contiguous:
-    """The `div` layout: contiguous shards, along any axis."""
+class Layout:
+    """Splits a whole value into shards, and joins shards.
+
+    Attributes:
+        partition: The sizes and the ps of the shards.
+        partition_strategy: `"div"` if shards are contiguous, along any axis; `"mod"` if row
+            `i` is row `i // P` of shard `i % P`.
+
+    Raises:
+        PartitionError: If the shards have other sizes than rows that are dealt out.
+    """
 
     partition: Partition
-    # Without an annotation, which would make it a field of the dataclass.
-    partition_strategy = DIV
-
-    def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the value of each shard."""
-        return tf.split(whole, self.partition.sizes, axis=self.partition.axis)
-
-    def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the whole value."""
-        return tf.concat(parts, axis=self.partition.axis)
-
-    def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the whole value, from NumPy arrays."""
-        return np.concatenate(parts, axis=self.partition.axis)
-
-    def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the indices, in the whole, of rows of a shard."""
-        return rows + tf.cast(self.partition.bounds[shard].start, rows.dtype)
-
-
-@dataclass(frozen=True)
-class Interleaved:
-    """The `mod` layout: row `i` is row `i // P` of shard `i % P`."""
-
-    partition: Partition
-    partition_strategy = MOD
+    partition_strategy: str = DIV
 
     def __post_init__(self) -> None:
         sizes = self.partition.sizes
-        dealt = tuple(len(range(i, sum(sizes), len(sizes))) for i in range(len(sizes)))
-        if self.partition.axis or sizes != dealt:
+        dealt = tuple(even_sizes(sum(sizes), len(sizes)))
+        if self._is_dealt and (self.partition.axis or sizes != dealt):
             raise PartitionError(
                 f"rows dealt out one by one (partition_strategy='mod') make "
                 f"{len(sizes)} shards of {dealt} rows; these are {sizes} along axis "
@@ -108,38 +61,48 @@ class Interleaved:
                 "of rows, the larger ones first"
             )
 
+    @property
+    def _is_dealt(self) -> bool:
+        return self.partition_strategy == MOD
+
     def split(self, whole: tf.Tensor) -> list[tf.Tensor]:
         """Returns the value of each shard."""
-        count = len(self.partition.bounds)
-        return [whole[shard::count] for shard in range(count)]
+        if self._is_dealt:
+            count = len(self.partition.bounds)
+            return [whole[shard::count] for shard in range(count)]
+        return tf.split(whole, self.partition.sizes, axis=self.partition.axis)
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the whole value."""
-        rows, count = sum(self.partition.sizes), len(parts)
-        return tf.dynamic_stitch(
-            [tf.range(shard, rows, count) for shard in range(count)], list(parts)
-        )
+        if self._is_dealt:
+            rows, count = sum(self.partition.sizes), len(parts)
+            return tf.dynamic_stitch(
+                [tf.range(shard, rows, count) for shard in range(count)], list(parts)
+            )
+        return tf.concat(parts, axis=self.partition.axis)
 
     def join_arrays(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the whole value, from NumPy arrays."""
-        rows = sum(self.partition.sizes)
-        whole = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
-        for shard, part in enumerate(parts):
-            whole[shard :: len(parts)] = part
-        return whole
+        if self._is_dealt:
+            rows = sum(self.partition.sizes)
+            whole = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
+            for shard, part in enumerate(parts):
+                whole[shard :: len(parts)] = part
+            return whole
+        return np.concatenate(parts, axis=self.partition.axis)
 
     def indices(self, shard: int, rows: tf.Tensor) -> tf.Tensor:
         """Returns the indices, in the whole, of rows of a shard."""
-        return rows * len(self.partition.bounds) + shard
+        if self._is_dealt:
+            return rows * len(self.partition.bounds) + shard
+        return rows + tf.cast(self.partition.bounds[shard].start, rows.dtype)
 
 
 def layout_of(
     partition: Partition, partition_strategy: str, name: str = "the variable"
 ) -> Layout:
     """Returns the layout for a partition strategy, `"div"` or `"mod"`."""
-    if partition_strategy != MOD:
-        return Contiguous(partition)
     try:
-        return Interleaved(partition)
+        return Layout(partition, partition_strategy)
     except PartitionError as error:
         raise PartitionError(f"{name}: {error}") from None

@@ -6,12 +6,13 @@ on the rows that a step has looked up, reads and writes of the weight and its sl
 are narrowed while the update runs.
 """
 
-import contextlib
 import contextvars
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist._context import setting
 
 # Context variables, and not arguments, since Keras's optimizer is between the caller that
 # narrows and the variable that is read or written, and passes nothing on.
@@ -23,27 +24,17 @@ _rows: contextvars.ContextVar[tuple[Any, tf.Tensor] | None] = contextvars.Contex
 )
 
 
-@contextlib.contextmanager
-def of_shard(index: int) -> Iterator[None]:
+def of_shard(index: int) -> AbstractContextManager[None]:
     """Narrows partitioned variables to their shard of this index."""
-    token = _shard.set(index)
-    try:
-        yield
-    finally:
-        _shard.reset(token)
+    return setting(_shard, index)
 
 
-@contextlib.contextmanager
-def of_rows(weight: Any, rows: tf.Tensor) -> Iterator[None]:
+def of_rows(weight: Any, rows: tf.Tensor) -> AbstractContextManager[None]:
     """Narrows a weight on a ps, and the slots beside it, to some of their rows.
 
     Rows are indices, each once: an integer vector.
     """
-    token = _rows.set((weight, rows))
-    try:
-        yield
-    finally:
-        _rows.reset(token)
+    return setting(_rows, (weight, rows))
 
 
 def shard_seen() -> int | None:

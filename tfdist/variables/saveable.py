@@ -4,28 +4,24 @@ A checkpoint of a variable in shards therefore holds one tensor of the whole sha
 a variable that is not split, and either can be restored into any number of shards.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.variables.layout import DIV, Layout, locate
 from tfdist.variables.variable import ParameterServerVariable
 
 _in_a_function: ContextVar[bool] = ContextVar("in_a_function", default=False)
 
 
-@contextlib.contextmanager
-def saved_by_a_function() -> Iterator[None]:
+def saved_by_a_function() -> AbstractContextManager[None]:
     """Traces a function that saves variables, as eager code would save them."""
-    token = _in_a_function.set(True)
-    try:
-        yield
-    finally:
-        _in_a_function.reset(token)
+    return setting(_in_a_function, True)
 
 
 def is_exporting() -> bool:

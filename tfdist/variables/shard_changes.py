@@ -1,4 +1,4 @@
-"""Changes of a variable in shards, such as gradients: split by shard, and joined."""
+"""Changes of variables, such as gradients: split by shard, joined, each row once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +86,17 @@ class ShardChanges:
             for value, row, shape in zip(values, rows, self._shapes, strict=True)
         ]
 
+    def parts_or_copies(self, argument: Any) -> list[Any]:
+        """Splits a gradient into one part per shard; repeats any other argument."""
+        if isinstance(argument, tf.IndexedSlices):
+            return self.parts_of(argument)
+        # Of a gradient, TensorFlow may not know the shape, nor even the rank.
+        if tf.is_tensor(argument) and argument.shape.is_compatible_with(self.shape):
+            if isinstance(argument, tf.Tensor):
+                argument.set_shape(self.shape)
+            return self.parts_of(argument)
+        return [argument] * len(self._shapes)
+
     def split_gradient(self, whole: Any) -> list[Any]:
         """Splits a gradient so that `join_gradients` gives it back."""
         parts = self.parts_of(whole)
@@ -122,3 +133,15 @@ class ShardChanges:
         whole = self._layout.join(parts)
         setattr(whole, _PARTS, (self, tuple(parts)))
         return whole
+
+
+def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Sums the values of each row, so that every row occurs once in the gradient.
+
+    Optimizers square gradients, and the sum of squares is not the square of the sum.
+    """
+    # Sum where the gradient was computed: on a worker, this saves sending duplicates.
+    with tf.device(gradient.values.device):
+        rows, positions = tf.unique(gradient.indices)
+        summed = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(summed, rows, gradient.dense_shape)

@@ -253,7 +253,7 @@ def each_row_once(
 
 
 # The base class passes these methods to the variable on the ps, past the view.
-def _forgetting_the_view(method: str) -> Callable[..., Any]:
+def _invalidating_the_read(method: str) -> Callable[..., Any]:
     def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
         self.invalidate_read()
         return getattr(self._v, method)(*args, **kwargs)
@@ -276,4 +276,4 @@ for _method in (
     "scatter_nd_update",
     "scatter_update",
 ):
-    setattr(ParameterServerVariable, _method, _forgetting_the_view(_method))
+    setattr(ParameterServerVariable, _method, _invalidating_the_read(_method))

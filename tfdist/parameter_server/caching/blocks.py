@@ -1,32 +1,14 @@
 """Which variables of a step a worker keeps: weights, each with its optimizer slots."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.parameter_server.caching.moving_block import MovingBlock
 from tfdist.parameter_server.caching.report import BlockMoves
 from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable
-
-
-@dataclass(frozen=True)
-class Block:
-    """A weight and its slots.
-
-    Attributes:
-        weight: Its index among the variables of the step.
-        slots: The indices of its slots.
-        name: The name of the weight.
-        counts: On its ps: the sum of the norms of all changes that were added to it, how
-            often a worker has fetched it, and how often one has added a change.
-    """
-
-    weight: int
-    slots: tuple[int, ...]
-    name: str
-    counts: Numbers
 
 
 def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
@@ -48,7 +30,7 @@ def blocks_of(
     variables: Sequence[LocalVariable],
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
-) -> list[Block]:
+) -> list[MovingBlock]:
     """Returns the blocks that the variables make which `kept` has chosen."""
     owners = {id(variable.handle): (variable, name) for variable, name in known}
     of_index = [owners[id(handles[each.placeholder])] for each in variables]
@@ -58,13 +40,18 @@ def blocks_of(
             slots.setdefault(id(_weight_of(variable)), []).append(i)
     for each in slots.values():
         each.sort(key=lambda i: of_index[i][1])
-    blocks = [
-        Block(i, tuple(slots.get(id(variable.handle), ())), name, counts_of(variable))
-        for i, (variable, name) in enumerate(of_index)
-        if not variable.is_slot
+    weights = [i for i, (variable, _) in enumerate(of_index) if not variable.is_slot]
+    # By their names, whatever the order in which a step uses them.
+    weights.sort(key=lambda i: of_index[i][1])
+    return [
+        MovingBlock(
+            variables,
+            i,
+            slots.get(id(of_index[i][0].handle), []),
+            counts_of(of_index[i][0]),
+        )
+        for i in weights
     ]
-    # Whatever the order in which a step uses them.
-    return sorted(blocks, key=lambda block: block.name)
 
 
 def counts_of(variable: Any) -> Numbers:

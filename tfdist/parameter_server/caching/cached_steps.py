@@ -11,12 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.caching.blocks import blocks_of, kept
+from tfdist.parameter_server.caching.blocks import blocks_of, kept, moves_of
 from tfdist.parameter_server.caching.moving_block import BlockState, MovingBlock
+from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.caching.tables import Table, tables_of
 from tfdist.parameter_server.caching.worker_cache import Kept
 from tfdist.parameter_server.exchange import WhenChanged
-from tfdist.parameter_server.exchange_report import Exchanges
+from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
@@ -67,10 +68,7 @@ class CachedSteps:
         self._local = local = LocalSteps(
             step, lambda _: True, lambda handles: kept(handles, variables), tables
         )
-        self._blocks = [
-            MovingBlock(block, local.variables)
-            for block in blocks_of(local.variables, local.captured, known)
-        ]
+        self._blocks = blocks_of(local.variables, local.captured, known)
         self._names = {id(variable.handle): name for variable, name in known}
         key = [id(local.captured[each]) for each in self._placeholders]
         # Batches of another structure have another step, and must find the same values.
@@ -167,8 +165,8 @@ class CachedSteps:
         ]
         values: list[Any] = [None] * len(self._local.variables)
         for block, state in zip(self._blocks, states, strict=True):
-            values[block.block.weight] = state.value
-            for i, slot in zip(block.block.slots, state.slots, strict=True):
+            values[block.weight] = state.value
+            for i, slot in zip(block.slots, state.slots, strict=True):
                 values[i] = slot
         own = {
             name: handle
@@ -181,8 +179,8 @@ class CachedSteps:
         result, after = self._local.compute(batch, captured, values, ids)
         states = [
             state._replace(
-                value=after[block.block.weight],
-                slots=tuple(after[i] for i in block.block.slots),
+                value=after[block.weight],
+                slots=tuple(after[i] for i in block.slots),
                 age=state.age + 1,
             )
             for block, state in zip(self._blocks, states, strict=True)
@@ -264,6 +262,19 @@ class Caches:
                 )
                 if _tf.was_lost(output):
                     self._warn(index)
+
+    def report(self, noted: ExchangeReport) -> WhenChangedReport:
+        """Adds to what is noted of the variables how often each block has moved.
+
+        Raises:
+            tf.errors.OpError: While a worker or a ps is down.
+        """
+        return WhenChangedReport(
+            sum(self._strategy.worker_report().steps),
+            moves_of(self._strategy.extended.placed.existing()),
+            noted.set,
+            noted.in_each_step,
+        )
 
     def lose(self, replica: int) -> None:
         """Warns if a replica that is lost may have kept changes back."""

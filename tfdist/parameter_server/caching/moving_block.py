@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdist.parameter_server.caching import decision
-from tfdist.parameter_server.caching.blocks import Block
 from tfdist.parameter_server.exchange import WhenChanged
+from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable
 
 _COLD = -1
@@ -40,17 +40,32 @@ class BlockState(NamedTuple):
 
 
 class MovingBlock:
-    """A block, and the operations that move it.
+    """A weight and its slots, and the operations that move them.
+
+    Args:
+        variables: All of the step.
+        weight: The index of the weight among them.
+        slots: Those of its slots.
+        counts: On the weight's ps: the sum of the norms of all changes that were added to
+            it, how often a worker has fetched it, and how often one has added a change.
 
     Attributes:
-        block: The block.
+        weight: As above.
+        slots: As above.
         placeholders: Those of the weight and its slots.
     """
 
-    def __init__(self, block: Block, variables: Sequence[LocalVariable]) -> None:
-        self.block = block
-        self._weight = variables[block.weight]
-        self._slots = [variables[i] for i in block.slots]
+    def __init__(
+        self,
+        variables: Sequence[LocalVariable],
+        weight: int,
+        slots: Sequence[int],
+        counts: Numbers,
+    ) -> None:
+        self.weight, self.slots = weight, slots
+        self._counts = counts
+        self._weight = variables[weight]
+        self._slots = [variables[i] for i in slots]
         self.placeholders = [each.placeholder for each in (self._weight, *self._slots)]
 
     @property
@@ -78,7 +93,7 @@ class MovingBlock:
         exchange: WhenChanged,
     ) -> BlockState:
         """Adds what moves the block if it is due; returns what the worker has of it."""
-        weight, counts = self._weight, self.block.counts
+        weight, counts = self._weight, self._counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)
         is_warm = state.age >= 0
@@ -142,7 +157,7 @@ class MovingBlock:
                     value=_restored(change, weight.shape),
                 ),
             )
-        self.block.counts.add(tf.stack([own * pushes, fetches, pushes]))
+        self._counts.add(tf.stack([own * pushes, fetches, pushes]))
 
 
 def _norm(tensor: tf.Tensor) -> tf.Tensor:

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.gradient_parts import sum_duplicate_rows
 from tfdist.parameter_server.resources import Resource
 from tfdist.parameter_server.rounds.computation import Contribution
 from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.shard_changes import sum_duplicate_rows
 
 # TensorFlow's accumulators have kernels for these only.
 _SUMMED = (tf.float32, tf.float64)

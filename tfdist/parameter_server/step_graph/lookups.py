@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
 
 _GATHER = "ResourceGather"
 _BY_ROW = frozenset(
@@ -79,16 +79,3 @@ def can_run_twice(ops: Iterable[tf.Operation]) -> bool:
     return all(
         not op.op_def.is_stateful or op.type in _REPEATABLE for op in sources_of(ops)
     )
-
-
-def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """Returns operations and all that they depend on."""
-    found: dict[str, tf.Operation] = {}
-    pending = list(ops)
-    while pending:
-        op = pending.pop()
-        if op.name not in found:
-            found[op.name] = op
-            pending += [each.op for each in op.inputs]
-            pending += op.control_inputs
-    return list(found.values())

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+from tfdist.graph.functions import function_attrs
+from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
 
 WORKER = "worker"
 
@@ -35,15 +36,8 @@ def waits_of(
 ) -> dict[str, list[str]]:
     """Returns what each operation has to wait for besides its inputs: see `StepGraph`."""
     operations = {op.name: op for op in graph.get_operations()}
-    before: set[str] = set()
-    pending = list(entered.values())
-    while pending:
-        name = pending.pop()
-        if name not in before:
-            before.add(name)
-            op = operations[name]
-            pending += [each.op.name for each in op.inputs]
-            pending += [each.name for each in op.control_inputs]
+    roots = [operations[name] for name in entered.values()]
+    before = {op.name for op in sources_of(roots)}
     waits = {}
     for name, op in operations.items():
         if name not in before:
@@ -75,9 +69,7 @@ def task_at(device: str) -> str:
 
 def calls_functions(op: tf.Operation) -> bool:
     """Whether an operation calls functions: a branch, a loop, a `tf.function`."""
-    return any(
-        value.HasField("func") or value.list.func for value in op.node_def.attr.values()
-    )
+    return any(True for _ in function_attrs(op.node_def))
 
 
 def _task_of(

@@ -1,10 +1,11 @@
-"""Which inputs of an operation matter: a custom gradient passes handles on to nothing.
+"""What an operation depends on, without the handles that it passes on to nothing.
 
 TensorFlow's `custom_gradient` passes all that a function takes through an `IdentityN`, the
 handle of a variable included. It would run where the variable is, and the value that passes
 along with the handle would go to that ps and back.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,19 @@ def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
         return list(op.inputs)
     both = zip(op.inputs, op.outputs, strict=True)
     return [given for given, output in both if not _is_unused(given, output)]
+
+
+def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Returns operations and all that they depend on."""
+    found: dict[str, tf.Operation] = {}
+    pending = list(ops)
+    while pending:
+        op = pending.pop()
+        if op.name not in found:
+            found[op.name] = op
+            pending += [each.op for each in op.inputs]
+            pending += op.control_inputs
+    return list(found.values())
 
 
 def without_unused_handles(definition: Any, graph: Any) -> None:
