@@ -1,8 +1,13 @@
 """In which order each stage of a pipeline computes its microbatches: plain data.
 
 A model is cut into stages, and a batch into microbatches. Each stage computes a forward
-and a backward task for every microbatch, one at a time, in the order of its list. What a
-schedule costs is in `tfdist.model_parallel.cost`.
+and a backward task for every microbatch, one at a time, in the order of its list.
+
+With K stages that take equally long, and M microbatches, a step of either schedule takes
+M + K - 1 times the seconds of a forward and a backward task: the first task each way
+reaches the other end after K - 1 more. So a stage is idle for `(K - 1) / (M + K - 1)` of a
+step, its bubble. Source: Huang et al., "GPipe", NeurIPS 2019, section 2.3.
+`tfdist.pipeline.step_time` has stages and links that differ.
 
 >>> print(one_forward_one_backward(2, 3))
 stage 0: F0 F1 B0 F2 B1 B2
