@@ -4,23 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-from keras.src.backend.common.masking import get_keras_mask as mask_of
-from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.models.functional import Functional, operation_fn
-
-__all__ = [
-    "call_node",
-    "compiled_loss",
-    "count_loss",
-    "flat_inputs",
-    "functional_of",
-    "losses_of_call",
-    "mask_of",
-    "nodes_of",
-    "renew_index",
-    "set_mask",
-    "set_value",
-]
 
 
 def functional_of(model: keras.Model) -> Any:
