@@ -4,15 +4,11 @@ import dataclasses
 import importlib
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from launch.supervise.recovery import Recovery
-from tf_config import Task
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE
 
@@ -181,12 +177,3 @@ def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_what_the_launcher_says_is_what_the_benchmark_reads(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    recovery = importlib.import_module("recovery")
-    task = Task("ps", 0)
-    line = Recovery("ps:0 was killed", (task,), 10.0, {task})
-    line.at_work(task, 12.5)
-    assert re.findall(recovery.RECOVERED, line.line) == ["2.5"]
