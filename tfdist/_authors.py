@@ -56,11 +56,7 @@ _INSTALLED = ("-packages/", "/lib/python")
 
 
 def author(path: str) -> Author:
-    """Returns who wrote a file.
-
-    Args:
-        path: As a frame or a message of TensorFlow's gives it.
-    """
+    """Returns who wrote a file, by its path in a frame or a message of TensorFlow's."""
     if path.startswith(_PRIMITIVES):
         return Author.PRIMITIVE
     if path.startswith(_OURS):
@@ -74,9 +70,6 @@ def is_of_keras(op: Any) -> bool:
     """Returns whether Keras's, TensorFlow's or tfdist's own layers created an operation.
 
     All other code is read, wherever it is installed.
-
-    Args:
-        op: A `tf.Operation`.
     """
     for frame in reversed(op.traceback):
         who = author(frame.filename)
@@ -90,28 +83,17 @@ def is_apart(op: Any) -> bool:
 
     Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
     to compute with ragged and sparse values, and for the CTC loss of sequences.
-
-    Args:
-        op: A `tf.Operation`.
     """
     return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
 
 def is_of_tfdist(op: Any) -> bool:
-    """Returns whether tfdist made an operation, for whoever called it.
-
-    Args:
-        op: A `tf.Operation`.
-    """
+    """Returns whether tfdist made an operation, for whoever called it."""
     return _is_made_in(op, _TFDIST)
 
 
 def is_of_ragged(op: Any) -> bool:
-    """Returns whether TensorFlow made an operation to compute with ragged values.
-
-    Args:
-        op: A `tf.Operation`.
-    """
+    """Returns whether TensorFlow made an operation to compute with ragged values."""
     return _is_made_in(op, _RAGGED)
 
 
@@ -119,9 +101,6 @@ def repeats_ragged_rows(op: Any) -> bool:
     """Returns whether TensorFlow made an operation to repeat values for each ragged row.
 
     It selects by a mask of which each row has its own part.
-
-    Args:
-        op: A `tf.Operation`.
     """
     return _is_made_in(op, (f"{_RAGGED}ragged_util.py", f"{_RAGGED}segment_id_ops.py"))
 
@@ -138,9 +117,7 @@ def _is_made_in(op: Any, files: str | tuple[str, ...]) -> bool:
 def line_of(op: Any, *authors: Author) -> str:
     """Returns the line that created an operation, such as "train.py, line 7", or "".
 
-    Args:
-        op: A `tf.Operation`.
-        authors: Whose line it is to be, whoever was called from there.
+    It is that of one of these authors, whoever was called from there.
     """
     for frame in reversed(op.traceback):
         if author(frame.filename) in authors:

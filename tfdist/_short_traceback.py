@@ -20,9 +20,7 @@ def ending_in_the_program(
 ) -> Callable[..., Any]:
     """Returns a method some of whose errors have a traceback without libraries.
 
-    Args:
-        method: The method.
-        applies: Whether that is to be so for an instance and an error.
+    `applies` says of which, by the instance and the error.
     """
 
     @functools.wraps(method)

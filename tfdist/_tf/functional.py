@@ -34,12 +34,9 @@ def nodes_of(functional: Any) -> Iterator[Any]:
 
 
 def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
-    """Calls the layer of a node, and returns its outputs.
+    """Calls the layer of one of `nodes_of`, and returns its outputs.
 
-    Args:
-        node: One of `nodes_of`.
-        values: The values of symbolic tensors, by identity.
-        training: Whether the call is part of training.
+    `values` are those of symbolic tensors, by identity.
     """
     args, kwargs = node.arguments.fill_in(values)
     outputs = operation_fn(node.operation, training=training)(*args, **kwargs)

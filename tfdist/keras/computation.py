@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.cluster.membership import MEMBERSHIP
-from tfdist.keras import building, custom_loop
+from tfdist.keras import custom_loop, rehearsal
 from tfdist.variables import tape_sources
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
@@ -160,7 +160,7 @@ def _patch_apply(owner: Any) -> None:
     keras_apply = owner.apply
 
     def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
-        noted = building.optimizers_to_apply()
+        noted = rehearsal.optimizers_to_apply()
         if noted is None:
             # Keras applies the optimizer in any context, and updates of a step that
             # runs on the chief would look like training. So the place is checked here.
@@ -168,8 +168,8 @@ def _patch_apply(owner: Any) -> None:
             if strategy is MEMBERSHIP.strategy:
                 custom_loop.check_optimizer_is_on_replica(strategy)
             return keras_apply(optimizer, grads, variables)
-        # In a rehearsal the variables may not exist yet. `building` builds the
-        # optimizer afterwards. Without variables, it is built already: Keras requires
+        # In a rehearsal the variables may not exist yet. The optimizer is built
+        # afterwards. Without variables, it is built already: Keras requires
         # that.
         if variables is not None:
             noted.append((optimizer, list(variables)))

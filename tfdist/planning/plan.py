@@ -146,7 +146,18 @@ class Plan:
             TypeError: If `report` is not a `PlacementReport`.
             ValueError: If the report has another number of ps.
         """
-        return Receipt.of(self, report)
+        from tfdist.placement.report import PlacementReport
+
+        if not isinstance(report, PlacementReport):
+            raise TypeError(
+                "a receipt compares a plan with a strategy's placement_report(); "
+                f"received {report!r}"
+            )
+        if self.num_ps != report.num_ps:
+            raise ValueError(
+                f"the plan is of {self.num_ps} ps and the report of {report.num_ps}"
+            )
+        return Receipt(self.bytes_per_ps, report.bytes_per_ps)
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one variable per line."""
@@ -194,27 +205,6 @@ class Receipt:
 
     predicted: tuple[int, ...]
     actual: tuple[int, ...]
-
-    @classmethod
-    def of(cls, plan: Plan, report: "PlacementReport") -> "Receipt":
-        """Compares a plan with a report.
-
-        Raises:
-            TypeError: If `report` is not a `PlacementReport`.
-            ValueError: If the plan and the report differ in the number of ps.
-        """
-        from tfdist.placement.report import PlacementReport
-
-        if not isinstance(report, PlacementReport):
-            raise TypeError(
-                "a receipt compares a plan with a strategy's placement_report(); "
-                f"received {report!r}"
-            )
-        if plan.num_ps != report.num_ps:
-            raise ValueError(
-                f"the plan is of {plan.num_ps} ps and the report of {report.num_ps}"
-            )
-        return cls(plan.bytes_per_ps, report.bytes_per_ps)
 
     @property
     def matches(self) -> bool:
