@@ -66,7 +66,6 @@ PURE = {
     "mixing": ["*"],
     "model_parallel": [
         "choose_split",
-        "cost",
         "devices",
         "file",
         "fit",
@@ -92,7 +91,6 @@ PURE = {
         "chain",
         "cut",
         "errors",
-        "stale_schedule",
         "step_time",
     ],
     "placement": ["*"],

@@ -56,17 +56,6 @@ from tfdist._tf.execution import (
     new_executor,
     wait_for_result,
 )
-from tfdist._tf.functional import (
-    call_node,
-    compiled_loss,
-    count_loss,
-    flat_inputs,
-    functional_of,
-    losses_of_call,
-    nodes_of,
-    renew_index,
-    set_value,
-)
 from tfdist._tf.graphs import (
     add_control_inputs,
     add_functions,
@@ -81,14 +70,23 @@ from tfdist._tf.graphs import (
     waiting_for,
 )
 from tfdist._tf.keras_objects import (
+    call_node,
+    compiled_loss,
+    count_loss,
+    flat_inputs,
     flatten_layers,
     function_options,
+    functional_of,
     global_seed_generator,
     global_seed_generator_kept,
     keeping_losses,
+    losses_of_call,
     metric_function,
+    nodes_of,
+    renew_index,
     seeded,
     set_global_seed_generator,
+    set_value,
     trainable_variables_of,
     value_of,
     variables_to_initialize,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist import _picture
+from tfdist import views
 from tfdist.federated.splits import Split, counts
 
 
@@ -53,10 +53,10 @@ def plot(
         ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
-    _picture.check_path(path)
+    views.check_picture_path(path)
     amounts = counts(split, labels)
     classes = np.unique(np.asarray(labels))
-    figure = _picture.new_figure(7, 1.5 + 0.2 * min(len(split), 40))
+    figure = views.new_figure(7, 1.5 + 0.2 * min(len(split), 40))
     from matplotlib import colormaps
 
     axes = figure.subplots()
@@ -73,4 +73,4 @@ def plot(
     axes.set_xlabel("examples")
     axes.set_ylabel("client")
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
-    _picture.save(figure, path)
+    views.save_picture(figure, path)

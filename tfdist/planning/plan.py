@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tfdist._whole_file import write_whole
 from tfdist.placement.partition import Partition
-from tfdist.planning import file
+from tfdist.planning import file, view
 from tfdist.planning.weight import PlannedVariable, Weight
+from tfdist.views import render, table_of
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport
@@ -104,9 +105,6 @@ class Plan:
         return sum(len(each.shares()) - 1 for each in self.split)
 
     def __str__(self) -> str:
-        # Here and below: rich takes longer to import than a plan to make.
-        from tfdist.planning import view
-
         tables = view.loads(self.bytes_per_ps, self.traffic_per_ps)
         if self.split:
             tables += view.splits(self.split)
@@ -120,8 +118,6 @@ class Plan:
 
     def table(self) -> str:
         """Returns a table of every variable and its ps."""
-        from tfdist.planning import view
-
         return view.variables(self.variables)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -131,8 +127,6 @@ class Plan:
             ValueError: If the file's name does not end with `.png`.
             ImportError: If matplotlib is not installed.
         """
-        from tfdist.planning import view
-
         view.plot(
             path,
             ("MB of variables", self.bytes_per_ps, self.imbalance),
@@ -212,8 +206,6 @@ class Receipt:
         return self.predicted == self.actual
 
     def __str__(self) -> str:
-        from tfdist._table import render, table_of
-
         table = table_of("ps", ">predicted bytes", ">actual bytes", ">difference")
         rows = list(zip(self.predicted, self.actual, strict=True))
         for ps, (predicted, actual) in enumerate(rows):
