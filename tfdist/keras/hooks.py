@@ -20,12 +20,11 @@ from tfdist import _tf
 from tfdist._short_traceback import ending_in_the_program
 from tfdist.keras import (
     building,
-    computation,
     distributed_data,
     epoch_history,
-    optimizer_hooks,
     own_traces,
     saving,
+    step_hooks,
     variable_hooks,
 )
 from tfdist.keras.driver import driver_of
@@ -61,9 +60,8 @@ def install() -> None:
         _take_data_of_driver(epoch_iterator)
         own_traces.install()
         saving.install()
-        computation.install()
+        step_hooks.install()
         variable_hooks.install()
-        optimizer_hooks.install()
         _installed = True
 
 
