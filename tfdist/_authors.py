@@ -1,9 +1,17 @@
-"""Who wrote a line of code, by the path of its file: the program, or which library."""
+"""Who wrote a line of code, by the path of its file: the program, or which library.
+
+So errors about a program name its lines alone. Where tfdist refuses a model, or a step fails
+on a worker, the sentence says why and names the line; the calls within tfdist, Keras and
+TensorFlow that led there say nothing more.
+"""
 
 import enum
+import functools
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -53,6 +61,7 @@ _GENERATED = ("<frozen ", "<__array_function__")
 _STANDARD = (f"{Path(os.__file__).parent}/", *_GENERATED)
 # The second is another interpreter's: a worker may have one.
 _INSTALLED = ("-packages/", "/lib/python")
+_CONVERTED = "__autograph_generated_file"  # A function of the program, made anew.
 
 
 def author(path: str) -> Author:
@@ -129,3 +138,34 @@ def made_in(op: Any, *authors: Author) -> str:
     """Returns ", made in " with the line that created an operation, or ""."""
     line = line_of(op, *authors)
     return line and f", made in {line}"
+
+
+def ending_in_the_program(
+    method: Callable[..., Any], applies: Callable[[Any, Exception], bool]
+) -> Callable[..., Any]:
+    """Returns a method some of whose errors have a traceback without libraries.
+
+    `applies` says of which, by the instance and the error.
+    """
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            if not applies(self, error):
+                raise
+            raise error.with_traceback(_of_the_program(error.__traceback__)) from None
+
+    return called
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    if traceback is None:
+        return None
+    rest = _of_the_program(traceback.tb_next)
+    frame = traceback.tb_frame
+    path = frame.f_code.co_filename
+    if author(path) is not Author.PROGRAM or _CONVERTED in path:
+        return rest
+    return TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._short_traceback import ending_in_the_program
+from tfdist._authors import ending_in_the_program
 from tfdist.keras import (
     building,
     distributed_data,
