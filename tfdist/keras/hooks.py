@@ -50,6 +50,8 @@ def install() -> None:
         _ask_driver(trainer, "reset_metrics", _reset)
         _ask_driver(epoch_iterator, "tf_sync", _join)
         _ask_driver(epoch_iterator, "_enumerate_iterator", _enumerate_steps)
+        # Each of these wraps the one before: a driver that surrounds a call knows its
+        # stage, and tracebacks are cut last, when all frames are in them.
         for method in ("fit", "evaluate", "predict"):
             _surround_by_driver(trainer, method)
         for method, stage in building.STAGES.items():
