@@ -192,7 +192,11 @@ def _may_use_more(model: Any) -> bool:
 
 
 def _has_own_step(model: Any) -> bool:
-    name = f"{stage()}_step"
+    return is_overridden(model, f"{stage()}_step")
+
+
+def is_overridden(model: Any, name: str) -> bool:
+    """Returns whether a model has a method of its own in the place of Keras's."""
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
 

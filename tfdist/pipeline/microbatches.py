@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.pipeline.errors import PipelineError
+from tfdist.splitting.split import ranges
 
 
 def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
@@ -17,10 +18,7 @@ def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
     A batch of fewer rows than microbatches has as many microbatches as rows. Where rows
     are left over, the first microbatches have one more.
     """
-    count = min(rows, microbatches)
-    size, left = divmod(rows, count)
-    starts = [each * size + min(each, left) for each in range(count + 1)]
-    return list(zip(starts[:-1], starts[1:], strict=True))
+    return ranges(rows, min(rows, microbatches))
 
 
 def replicas_of(microbatches: int, replicas: int) -> list[int]:
