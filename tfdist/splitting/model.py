@@ -54,16 +54,20 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
     except ValueError as error:
         if isinstance(error, SplitError) or isinstance(model, keras.Sequential):
             raise
-        raise SplitError(
-            f"the model {model.name!r}, a {type(model).__name__}, cannot be copied layer by "
-            f"layer ({error}). Build it from keras.Input(shape) to keras.Model(inputs, "
-            "outputs)"
-        ) from error
+        raise _not_copied(model, error) from error
     if model.built:
         for old in model.layers:
             if old.weights:
                 _carry(old, found.get_layer(old.name))
     return found
+
+
+def _not_copied(model: keras.Model, error: Exception) -> SplitError:
+    return SplitError(
+        f"the model {model.name!r}, a {type(model).__name__}, cannot be copied layer by "
+        f"layer ({error}). Build it from keras.Input(shape) to keras.Model(inputs, "
+        "outputs)"
+    )
 
 
 def _chosen(model: keras.Model, layers: Any) -> dict[str, Split]:
