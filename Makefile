@@ -35,7 +35,7 @@ help:
 	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
 	@echo "make docs    build the site into build/site; broken links fail"
-	@echo "make docs-private-api  docs/private-api.md, from tests/private_names.py"
+	@echo "make docs-private-api  the counts and the rooms in docs/private-api.md"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
 	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch and Ray, for benchmarks/"
 	@echo "make flower  the tests of federated clients on Flower, in an environment with it"

@@ -30,7 +30,7 @@ from launch import local
 from launch.measure.run import run
 from launch.measure.shaped import shaped_hosts
 from launch.plan import Program
-from tfdist.model_parallel import cost
+from tfdist.model_parallel.schedule import make_schedule
 
 PROGRAM = Path(program.__file__)
 CLUSTER = ("--num_ps=0", "--num_workers=2", "--program=coordinator")
@@ -113,7 +113,7 @@ def bubble_table(measured: Mapping[str, Any]) -> str:
     for each in program.MICROBATCHES:
         busy = 1 - two[f"one core {each}"] / (2 * two[str(each)])
         idle = 1 - each * 3 * program.SLEEP / four[str(each)]
-        formulas = [float(cost.bubble(stages, each)) for stages in (2, 4)]
+        formulas = [(k - 1) / (each + k - 1) for k in (2, 4)]
         ratio = (1 - formulas[0]) / (1 - busy)
         of_two = f"{busy:.1%}", f"{formulas[0]:.1%}", f"{ratio:.2f}"
         cells.append((each, *of_two, f"{idle:.1%}", f"{formulas[1]:.1%}"))
@@ -146,11 +146,8 @@ def memory_table(measured: Mapping[str, Any]) -> str:
     """Returns the peak of each stage beside the microbatches that it keeps."""
     cells = []
     for name, found in measured["memory"].items():
-        schedule = name.partition(",")[0]
-        kept = [
-            cost.peak_kept(schedule, stage, 2, program.MICROBATCHES[-1])
-            for stage in range(2)
-        ]
+        schedule = make_schedule(name.partition(",")[0], 2, program.MICROBATCHES[-1])
+        kept = [schedule.kept(stage) for stage in range(2)]
         cells.append((name, *(f"{each / 1e6:.0f}" for each in found), *kept))
     heads = ("", "stage 0, MB", "stage 1, MB", "stage 0 keeps", "stage 1 keeps")
     return pages.table(heads, cells)

@@ -1,9 +1,10 @@
 """Private members and imports of TensorFlow and Keras: what the code uses.
 
     python -m tests.private_api           # the counts, and what is not declared
-    python -m tests.private_api --write   # writes docs/private-api.md
+    python -m tests.private_api --write   # the counts, order and rooms of the page
 
-`tests/private_names.py` declares them; `tests/test_private_api.py` compares the two.
+The tables of docs/private-api.md declare them; `tests/test_private_api.py` compares the
+two.
 """
 
 import ast
@@ -16,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import tfdist
-from tests import private_names as declared
 
 ROOT = Path(tfdist.__file__).parent
 PAGE = Path(__file__).parent.parent / "docs" / "private-api.md"
@@ -29,10 +30,56 @@ PRIVATE_PACKAGES = (
     "tf_keras.",
     "tensorflow_estimator",
 )
+# The headings of a table of the page, and its rows.
+TABLE = re.compile(r"((?:^\|.*\n){2})((?:^\|.*\n)+)", re.MULTILINE)
 # Packages whose members are not declared yet.
 EXEMPT: tuple[str, ...] = ()
 # Underscored names that Python documents.
 OF_PYTHON = {"_asdict", "_exit", "_fields", "_fields_", "_make", "_replace"}
+
+
+class Symbol(NamedTuple):
+    """A private symbol that `tfdist/_tf/` or `tfdist/estimator/_tf.py` imports."""
+
+    name: str
+    why: str
+    public: str
+
+
+class Member(NamedTuple):
+    """A private member of a class of TensorFlow or Keras: a row of the page.
+
+    `owner` declares it, by the name that it can be imported under; `use` is `overridden`,
+    `called`, `read`, `set` or `patched`.
+    """
+
+    owner: str
+    name: str
+    use: str
+    why: str
+    public: str
+
+
+def _rows(number: int) -> Iterator[list[str]]:
+    """The cells of the page's table with that number, with their marks of code."""
+    _, rows = TABLE.findall(PAGE.read_text())[number]
+    for line in rows.splitlines():
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@functools.cache
+def symbols() -> list[Symbol]:
+    """The symbols that the page declares."""
+    return [Symbol(name.strip("`"), *rest) for name, *rest in _rows(0)]
+
+
+@functools.cache
+def declared_members() -> list[Member]:
+    """The members that the page declares, without the rooms that use them."""
+    return [
+        Member(owner.strip("`"), name.strip("`"), *rest)
+        for name, owner, *rest, _ in _rows(1)
+    ]
 
 
 def files() -> list[Path]:
@@ -156,7 +203,7 @@ def used() -> dict[str, list[str]]:
 
 def undeclared() -> list[str]:
     """The lines that use a private member which is not declared."""
-    names = {member.name for member in declared.MEMBERS}
+    names = {member.name for member in declared_members()}
     return sorted(
         f"{place}: {name}"
         for name, places in used().items()
@@ -183,7 +230,7 @@ def resolve(name: str) -> object:
     raise AttributeError(f"no module for {name}")
 
 
-def exists(member: declared.Member) -> bool:
+def exists(member: Member) -> bool:
     """Whether the class that is said to have a member has it, or a base of it."""
     owner = resolve(member.owner)
     if isinstance(owner, type):
@@ -192,58 +239,33 @@ def exists(member: declared.Member) -> bool:
 
 
 def page() -> str:
-    """The text of docs/private-api.md."""
+    """The page, with its tables sorted and counted, and with the rooms that use a member."""
     places = used()
-    lines = [
-        "# Private TensorFlow and Keras symbols",
-        "",
-        "<!-- Written by `make docs-private-api` from tests/private_names.py. -->",
-        "",
-        "tfdist uses symbols of TensorFlow and Keras that are not public where no public",
-        "symbol does the same. A new release can change them without notice. This page",
-        "lists each of them, why it is needed, and which public way was tried.",
-        "`tests/test_private_api.py` checks that each exists on the installed versions,",
-        "and that the code uses no other.",
-        "Private members of tensorflow-estimator are not listed: `tfdist.estimator` is",
-        "written for its last release, 2.15.0, and setup.cfg pins it.",
-        "",
-        f"Tried with {declared.VERSIONS}.",
-        "",
-        f"## Imports: {len(declared.SYMBOLS)}",
-        "",
-        "All of them are in `tfdist/_tf/`; those that only the Estimator needs are in",
-        "`tfdist/estimator/_tf.py`.",
-        "",
-        "| symbol | why | public way |",
-        "| --- | --- | --- |",
-    ]
-    for symbol in sorted(declared.SYMBOLS):
-        lines.append(f"| `{symbol.name}` | {symbol.why} | {symbol.public} |")
-    lines += [
-        "",
-        f"## Members: {len(declared.MEMBERS)}",
-        "",
-        "| member | of | use | why | public way | where |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for member in sorted(declared.MEMBERS):
-        rooms = sorted({room(ROOT / place) for place in places[member.name]})
+    imports = [f"| `{s.name}` | {s.why} | {s.public} |" for s in sorted(symbols())]
+    members = []
+    for each in sorted(declared_members()):
+        rooms = sorted({room(ROOT / place) for place in places[each.name]})
         where = ", ".join(f"`{each}`" for each in rooms)
-        lines.append(
-            f"| `{member.name}` | `{member.owner}` | {member.use} | {member.why} "
-            f"| {member.public} | {where} |"
+        members.append(
+            f"| `{each.name}` | `{each.owner}` | {each.use} | {each.why} "
+            f"| {each.public} | {where} |"
         )
-    return "\n".join(lines) + "\n"
+    tables = iter((imports, members))
+    text = TABLE.sub(
+        lambda found: "\n".join((found[1].rstrip(), *next(tables), "")),
+        PAGE.read_text(),
+    )
+    for heading, rows in (("Imports", imports), ("Members", members)):
+        text = re.sub(rf"(?m)^## {heading}: \d+$", f"## {heading}: {len(rows)}", text)
+    return text
 
 
 def main() -> int:
     if "--write" in sys.argv:
         PAGE.write_text(page())
-    print(f"{len(declared.SYMBOLS)} imports, {len(declared.MEMBERS)} members")
-    names = {member.name for member in declared.MEMBERS}
-    for name, places in sorted(used().items()):
-        if name not in names:
-            print(f"not declared: {name} ({', '.join(places)})")
+    print(f"{len(symbols())} imports, {len(declared_members())} members")
+    for place in undeclared():
+        print(f"not declared: {place}")
     return 0
 
 

@@ -1,18 +1,16 @@
-"""The throughput benchmark: that it runs, and what it computes from measurements."""
+"""What benchmarks compute from measurements, that pages have it, and that one of them runs."""
 
 import dataclasses
 import importlib
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch.supervise.recovery import Recovery
-from tf_config import Task
+from launch.fault import faults
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE
 
@@ -21,9 +19,22 @@ SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
 
 
 @pytest.fixture
-def results(monkeypatch):
+def benchmark(monkeypatch):
+    """Imports a module of benchmarks/."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    return importlib.import_module("results")
+    return importlib.import_module
+
+
+@pytest.mark.parametrize(
+    "subject", ["all_reduce", "chaos", "embedding", "local_updates", "peers"]
+)
+def test_the_page_has_what_was_measured(benchmark, subject):
+    assert benchmark(f"{subject}_report").main(["--check"]) == 0
+
+
+@pytest.fixture
+def results(benchmark):
+    return benchmark("results")
 
 
 @pytest.fixture
@@ -183,10 +194,79 @@ def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_the_launcher_says_is_what_the_benchmark_reads(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    recovery = importlib.import_module("recovery")
-    task = Task("ps", 0)
-    line = Recovery("ps:0 was killed", (task,), 10.0, {task})
-    line.at_work(task, 12.5)
-    assert re.findall(recovery.RECOVERED, line.line) == ["2.5"]
+def run_with_faults(report, **values):
+    struck = {"kind": "kill", "task": "ps:1", "recovery": 7.0}
+    return report.Run(
+        **{
+            "seed": 3,
+            "faults": [{"kind": "kill", "task": "ps:1"}],
+            "recovered": [struck],
+            "status": 0,
+            "reason": "",
+            "seconds": 30.0,
+            "steps": 203,
+            "expected": 200,
+            "done_again": 0.5,
+            "broken": [],
+            **values,
+        }
+    )
+
+
+def test_the_section_counts_what_was_lost_and_what_did_not_hold(benchmark):
+    report = benchmark("chaos_report")
+    runs = [
+        run_with_faults(report),
+        run_with_faults(report, seed=4, steps=198, broken=["no step is lost: 198"]),
+    ]
+    about = {"tensorflow": "2", "keras": "3", "cores": 2}
+    measured = {"environment": about, "runs": [vars(each) for each in runs]}
+    text = report.section(measured)
+    assert "2 ended with the right weights, 0 with an error" in text
+    assert "2 steps were lost" in text
+    assert "seed 4: no step is lost: 198" in text
+
+
+def test_every_kind_of_fault_is_drawn_and_a_kill_twice_as_often(benchmark):
+    kinds = benchmark("chaos").KINDS
+    assert sorted(kinds) == sorted([*faults.FAULT_KINDS, faults.KILL])
+
+
+def local_run(config, seed, *epochs, megabytes=1.0):
+    return {
+        "config": config,
+        "seed": seed,
+        "load": 1.0,
+        "received": [megabytes * 1e6] * 4,
+        "epochs": [{"seconds": s, "received": 1e6, "accuracy": a} for s, a in epochs],
+    }
+
+
+def test_configurations_take_turns_and_few_get_all_seeds(benchmark):
+    schedule = benchmark("local_updates").schedule
+    assert schedule(["synchronous", "mean_10", "diloco_100"], 2, 1) == [
+        ("synchronous", 0),
+        ("mean_10", 0),
+        ("diloco_100", 0),
+        ("diloco_100", 1),
+        ("synchronous", 1),
+    ]
+
+
+def test_the_interval_is_students(benchmark):
+    """The ends are those of scipy.stats.ttest_1samp(...).confidence_interval()."""
+    report = benchmark("local_updates_report")
+    low, high = report.interval([0.01, -0.002, 0.004, 0.003, 0.0])
+    assert low == pytest.approx(-0.0026900, abs=1e-6)
+    assert high == pytest.approx(0.0086900, abs=1e-6)
+    assert report.interval([0.01]) is None
+
+
+def test_a_run_that_never_gets_there_is_not_left_out(benchmark):
+    report = benchmark("local_updates_report")
+    runs = [local_run("synchronous", i, (9.0, 0.96)) for i in range(2)]
+    runs += [
+        local_run("diloco_100", seed, (1.0, accuracy))
+        for seed, accuracy in enumerate((0.96, 0.94))
+    ]
+    assert "| inf | < 1 | missed |" in report.targets({"runs": runs})

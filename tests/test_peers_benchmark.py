@@ -302,10 +302,6 @@ def test_every_peer_has_an_environment(benchmark):
     assert {each.stem for each in listed} == set(benchmark("peers").PACKAGES)
 
 
-def test_the_page_is_what_the_recorded_rounds_give(benchmark):
-    assert benchmark("peers_report").main(["peers_report.py", "--check"]) == 0
-
-
 def test_the_plot_is_a_picture(benchmark, results, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "peers.png"

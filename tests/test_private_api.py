@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 
 from tests import private_api
-from tests import private_names as declared
 
 # What needs the extra `estimator`.
 OPTIONAL = [
@@ -23,7 +22,7 @@ def is_installed(name: str) -> bool:
 
 def test_every_import_of_a_private_symbol_is_declared():
     found = {name for path in private_api.files() for name in private_api.imports(path)}
-    assert found == {symbol.name for symbol in declared.SYMBOLS}
+    assert found == {symbol.name for symbol in private_api.symbols()}
 
 
 def test_the_code_uses_no_other_private_member():
@@ -31,24 +30,30 @@ def test_the_code_uses_no_other_private_member():
 
 
 def test_every_declared_member_is_used():
-    unused = {member.name for member in declared.MEMBERS} - set(private_api.used())
+    unused = {member.name for member in private_api.declared_members()} - set(
+        private_api.used()
+    )
     assert unused == set()
 
 
 def test_every_declared_symbol_exists():
-    for symbol in declared.SYMBOLS:
+    for symbol in private_api.symbols():
         if is_installed(symbol.name):
             private_api.resolve(symbol.name)
 
 
 def test_every_declared_member_exists():
-    members = [each for each in declared.MEMBERS if is_installed(each.owner)]
+    members = [
+        each for each in private_api.declared_members() if is_installed(each.owner)
+    ]
     assert [each for each in members if not private_api.exists(each)] == []
 
 
 def test_nothing_is_declared_twice():
-    names = [symbol.name for symbol in declared.SYMBOLS]
-    names += [f"{member.owner}.{member.name}" for member in declared.MEMBERS]
+    names = [symbol.name for symbol in private_api.symbols()]
+    names += [
+        f"{member.owner}.{member.name}" for member in private_api.declared_members()
+    ]
     assert len(names) == len(set(names))
 
 

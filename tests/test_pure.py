@@ -65,7 +65,6 @@ PURE = {
     "mixing": ["*"],
     "model_parallel": [
         "choose_split",
-        "cost",
         "devices",
         "file",
         "fit",
@@ -91,7 +90,6 @@ PURE = {
         "chain",
         "cut",
         "errors",
-        "stale_schedule",
         "step_time",
     ],
     "placement": ["*"],

@@ -8,10 +8,14 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
-from tfdist._short_traceback import ending_in_the_program
+from tfdist._authors import ending_in_the_program
 from tfdist.keras import hooks
-from tfdist.liveness.step_error import shortened, summary
-from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
+from tfdist.liveness.step_error import (
+    CoordinatorLog,
+    OfTensorFlowAlone,
+    shortened,
+    summary,
+)
 from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
 

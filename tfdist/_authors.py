@@ -1,9 +1,17 @@
-"""Who wrote a line of code, by the path of its file: the program, or which library."""
+"""Who wrote a line of code, by the path of its file: the program, or which library.
+
+So errors about a program name its lines alone. Where tfdist refuses a model, or a step fails
+on a worker, the sentence says why and names the line; the calls within tfdist, Keras and
+TensorFlow that led there say nothing more.
+"""
 
 import enum
+import functools
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -53,14 +61,11 @@ _GENERATED = ("<frozen ", "<__array_function__")
 _STANDARD = (f"{Path(os.__file__).parent}/", *_GENERATED)
 # The second is another interpreter's: a worker may have one.
 _INSTALLED = ("-packages/", "/lib/python")
+_CONVERTED = "__autograph_generated_file"  # A function of the program, made anew.
 
 
 def author(path: str) -> Author:
-    """Returns who wrote a file.
-
-    Args:
-        path: As a frame or a message of TensorFlow's gives it.
-    """
+    """Returns who wrote a file, by its path in a frame or a message of TensorFlow's."""
     if path.startswith(_PRIMITIVES):
         return Author.PRIMITIVE
     if path.startswith(_OURS):
@@ -74,9 +79,6 @@ def is_of_keras(op: Any) -> bool:
     """Returns whether Keras's, TensorFlow's or tfdist's own layers created an operation.
 
     All other code is read, wherever it is installed.
-
-    Args:
-        op: A `tf.Operation`.
     """
     for frame in reversed(op.traceback):
         who = author(frame.filename)
@@ -90,28 +92,17 @@ def is_apart(op: Any) -> bool:
 
     Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
     to compute with ragged and sparse values, and for the CTC loss of sequences.
-
-    Args:
-        op: A `tf.Operation`.
     """
     return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
 
 def is_of_tfdist(op: Any) -> bool:
-    """Returns whether tfdist made an operation, for whoever called it.
-
-    Args:
-        op: A `tf.Operation`.
-    """
+    """Returns whether tfdist made an operation, for whoever called it."""
     return _is_made_in(op, _TFDIST)
 
 
 def is_of_ragged(op: Any) -> bool:
-    """Returns whether TensorFlow made an operation to compute with ragged values.
-
-    Args:
-        op: A `tf.Operation`.
-    """
+    """Returns whether TensorFlow made an operation to compute with ragged values."""
     return _is_made_in(op, _RAGGED)
 
 
@@ -119,9 +110,6 @@ def repeats_ragged_rows(op: Any) -> bool:
     """Returns whether TensorFlow made an operation to repeat values for each ragged row.
 
     It selects by a mask of which each row has its own part.
-
-    Args:
-        op: A `tf.Operation`.
     """
     return _is_made_in(op, (f"{_RAGGED}ragged_util.py", f"{_RAGGED}segment_id_ops.py"))
 
@@ -138,9 +126,7 @@ def _is_made_in(op: Any, files: str | tuple[str, ...]) -> bool:
 def line_of(op: Any, *authors: Author) -> str:
     """Returns the line that created an operation, such as "train.py, line 7", or "".
 
-    Args:
-        op: A `tf.Operation`.
-        authors: Whose line it is to be, whoever was called from there.
+    It is that of one of these authors, whoever was called from there.
     """
     for frame in reversed(op.traceback):
         if author(frame.filename) in authors:
@@ -152,3 +138,34 @@ def made_in(op: Any, *authors: Author) -> str:
     """Returns ", made in " with the line that created an operation, or ""."""
     line = line_of(op, *authors)
     return line and f", made in {line}"
+
+
+def ending_in_the_program(
+    method: Callable[..., Any], applies: Callable[[Any, Exception], bool]
+) -> Callable[..., Any]:
+    """Returns a method some of whose errors have a traceback without libraries.
+
+    `applies` says of which, by the instance and the error.
+    """
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            if not applies(self, error):
+                raise
+            raise error.with_traceback(_of_the_program(error.__traceback__)) from None
+
+    return called
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    if traceback is None:
+        return None
+    rest = _of_the_program(traceback.tb_next)
+    frame = traceback.tb_frame
+    path = frame.f_code.co_filename
+    if author(path) is not Author.PROGRAM or _CONVERTED in path:
+        return rest
+    return TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)

@@ -9,7 +9,7 @@ from absl import flags
 
 from tf_config import flag_help
 from tf_config.speedup import Speedup
-from tfdist import _picture
+from tfdist import views
 from tfdist.parameter_server.consistency.setting import policy_of
 from tfdist.simulation import view
 from tfdist.simulation.prediction import Changes, predict, sizes_of
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         if len(names) != 1:
             raise ValueError(f"name one file of launch.speedup; received {names}")
         if options.plot:
-            _picture.check_path(options.plot)
+            views.check_picture_path(options.plot)
         changes = _changes(options)
         measured = Speedup.from_json(Path(names[0]).read_text())
         policies = options.consistency or measured.policies

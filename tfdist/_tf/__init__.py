@@ -8,6 +8,28 @@ exception: `estimator/_tf.py`, for what needs tensorflow-estimator.
 from tfdist import _requires  # noqa: F401  The imports below would fail first.
 
 # isort: split
+# Some are used as they are; docs/private-api.md has the reason for each.
+from keras.src.backend.common.masking import get_keras_mask as mask_of
+from keras.src.backend.common.masking import set_keras_mask as set_mask
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.legacy.saving import legacy_h5_format
+from keras.src.losses import loss as keras_loss
+from keras.src.saving import saving_lib
+from keras.src.trainers.compile_utils import CompileLoss, MetricsList
+from tensorflow.python.distribute.collective_all_reduce_strategy import (
+    CollectiveAllReduceExtended,
+)
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
+from tensorflow.python.distribute.parameter_server_strategy_v2 import (
+    ParameterServerStrategyV2Extended,
+)
+from tensorflow.python.distribute.ps_values import CachingVariable
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.eager.record import could_possibly_record as could_be_recorded
+from tensorflow.python.ops.variables import PartitionedVariable as V1PartitionedVariable
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+
 from tfdist._tf.datasets import (
     SameDataset,
     batch_size_of,
@@ -24,12 +46,6 @@ from tfdist._tf.datasets import (
     restore_iterator,
     shard_files,
 )
-from tfdist._tf.devices import (
-    devices_of,
-    mirrored,
-    resource_type,
-    set_handle_spec,
-)
 from tfdist._tf.execution import (
     cancelable,
     executor_scope,
@@ -39,19 +55,6 @@ from tfdist._tf.execution import (
     new_cancellation,
     new_executor,
     wait_for_result,
-)
-from tfdist._tf.functional import (
-    call_node,
-    compiled_loss,
-    count_loss,
-    flat_inputs,
-    functional_of,
-    losses_of_call,
-    mask_of,
-    nodes_of,
-    renew_index,
-    set_mask,
-    set_value,
 )
 from tfdist._tf.graphs import (
     add_control_inputs,
@@ -67,10 +70,23 @@ from tfdist._tf.graphs import (
     waiting_for,
 )
 from tfdist._tf.keras_objects import (
+    call_node,
+    compiled_loss,
+    count_loss,
+    flat_inputs,
     flatten_layers,
     function_options,
+    functional_of,
+    global_seed_generator,
+    global_seed_generator_kept,
     keeping_losses,
+    losses_of_call,
     metric_function,
+    nodes_of,
+    renew_index,
+    seeded,
+    set_global_seed_generator,
+    set_value,
     trainable_variables_of,
     value_of,
     variables_to_initialize,
@@ -78,32 +94,12 @@ from tfdist._tf.keras_objects import (
 from tfdist._tf.runtime import (
     abort_collectives,
     check_peer,
+    devices_of,
     disable_thread_spinning,
+    mirrored,
+    resource_type,
+    set_handle_spec,
     use_own_peer_watch,
-)
-from tfdist._tf.seeds import (
-    global_seed_generator,
-    global_seed_generator_kept,
-    seeded,
-    set_global_seed_generator,
-)
-from tfdist._tf.symbols import (
-    CachingVariable,
-    CollectiveAllReduceExtended,
-    CompileLoss,
-    MetricsList,
-    MirroredExtended,
-    OneDeviceExtended,
-    ParameterServerStrategyV2Extended,
-    SaveableObject,
-    SaveSpec,
-    ShardedVariable,
-    TFEpochIterator,
-    V1PartitionedVariable,
-    could_be_recorded,
-    keras_loss,
-    legacy_h5_format,
-    saving_lib,
 )
 from tfdist._tf.workers import (
     NOT_HERE_YET,
@@ -117,95 +113,3 @@ from tfdist._tf.workers import (
     values_per_worker,
     was_lost,
 )
-
-__all__ = [
-    "renew_index",
-    "compiled_loss",
-    "count_loss",
-    "set_value",
-    "set_mask",
-    "nodes_of",
-    "mask_of",
-    "losses_of_call",
-    "functional_of",
-    "flat_inputs",
-    "call_node",
-    "CachingVariable",
-    "CollectiveAllReduceExtended",
-    "CompileLoss",
-    "MetricsList",
-    "MirroredExtended",
-    "OneDeviceExtended",
-    "NOT_HERE_YET",
-    "ParameterServerStrategyV2Extended",
-    "SameDataset",
-    "SaveSpec",
-    "SaveableObject",
-    "ShardedVariable",
-    "TFEpochIterator",
-    "V1PartitionedVariable",
-    "abort_collectives",
-    "add_control_inputs",
-    "add_functions",
-    "batch_size_of",
-    "bytes_of_arrays",
-    "cancelable",
-    "check_peer",
-    "connect_to_workers",
-    "could_be_recorded",
-    "dataset_from_graph",
-    "dataset_graph",
-    "devices_of",
-    "disable_thread_spinning",
-    "draws_at_random",
-    "executor_scope",
-    "flatten_layers",
-    "function",
-    "function_graph",
-    "function_options",
-    "give_workers_own_executors",
-    "global_seed_generator",
-    "global_seed_generator_kept",
-    "has_custom_gradient",
-    "inputs_of",
-    "inputs_of_functions",
-    "is_compiled",
-    "is_of_this_cluster",
-    "iterator_state",
-    "keep_functions",
-    "keeping_losses",
-    "keras_loss",
-    "leave_out_constant_folding",
-    "leave_out_graph_optimizers",
-    "legacy_h5_format",
-    "metric_function",
-    "mirrored",
-    "new_cancellation",
-    "new_executor",
-    "observe_workers",
-    "has_run",
-    "of_this_worker",
-    "run_on_workers",
-    "operations_of",
-    "parts_before_draws",
-    "random_seeds",
-    "recover_workers_one_by_one",
-    "run_on_devices",
-    "resource_type",
-    "restore_iterator",
-    "retrace_where_differs",
-    "saving_lib",
-    "scratch_graph",
-    "seeded",
-    "set_handle_spec",
-    "set_global_seed_generator",
-    "shard_files",
-    "trainable_variables_of",
-    "use_own_peer_watch",
-    "value_of",
-    "values_per_worker",
-    "was_lost",
-    "variables_to_initialize",
-    "wait_for_result",
-    "waiting_for",
-]

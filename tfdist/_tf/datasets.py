@@ -183,11 +183,7 @@ def bytes_of_arrays(dataset: tf.data.Dataset) -> int:
 
 
 class SameDataset(tf.data.Dataset):
-    """A dataset with the elements of another one, for classes that know more of it.
-
-    Args:
-        dataset: The other one.
-    """
+    """A dataset with the elements of another one, for classes that know more of it."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset

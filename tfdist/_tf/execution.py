@@ -62,11 +62,9 @@ _not_folded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def leave_out_graph_optimizers(function: Any) -> None:
-    """Has workers run a function's graph as it is.
+    """Has workers run the graph of a `ConcreteFunction` as it is.
 
-    Args:
-        function: A `ConcreteFunction` that a coordinator sends to workers, whose threads
-            have executors of their own.
+    A coordinator sends it to workers, whose threads have executors of their own.
     """
     _not_optimized.add(function)
 
@@ -76,9 +74,6 @@ def leave_out_constant_folding(function: Any) -> None:
 
     The folding infers shapes backwards: it takes a vector that is empty for one of the size
     that a branch needs which is not reached, and breaks graphs that depend on it.
-
-    Args:
-        function: As of `leave_out_graph_optimizers`.
     """
     _not_folded.add(function)
 
@@ -119,13 +114,7 @@ def wait_for_result(output: Any, timeout: float) -> bool:
 
     Until the thread of its worker has copied the result, the worker may be lost, and
     another one runs the function again. Whoever copied it meanwhile would get an error.
-
-    Args:
-        output: What scheduling it returned.
-        timeout: How long to wait, in seconds.
-
-    Returns:
-        Whether it has.
+    Returns whether it has ended within `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     if not output._status_available_event.wait(timeout):

@@ -29,8 +29,7 @@ def scratch_graph(name: str) -> tf.Graph:
 def retrace_where_differs(key: Callable[[], Any]) -> None:
     """Has each `tf.function` keep the traces apart that are made under different keys.
 
-    Args:
-        key: Returns the current key, or None where a function's traces are shared.
+    A key of None is where a function's traces are shared.
     """
     make = function_context.make_function_context
 
@@ -54,9 +53,7 @@ def function(python_function: Callable[..., Any], signature: Any) -> Any:
 def function_graph(call: tf.Operation, name: str = "f") -> Any:
     """Returns the `FuncGraph` of a function that an operation calls, or None.
 
-    Args:
-        call: The operation.
-        name: Of the attribute: "f" of a call, "body" and "cond" of a loop.
+    `name` is that of the attribute: "f" of a call, "body" and "cond" of a loop.
     """
     function = call.graph._get_function(call.get_attr(name).name)
     return getattr(function, "graph", None)
@@ -75,12 +72,7 @@ def has_custom_gradient(op: tf.Operation) -> bool:
 
 
 def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Returns what functions that an operation calls have in place of its input.
-
-    Args:
-        op: A call, a branch, a loop, or one that calls nothing.
-        tensor: One of its inputs.
-    """
+    """Returns what functions that an operation calls have in place of one of its inputs."""
     skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
     for value in op.node_def.attr.values():
         for called in [value.func, *value.list.func]:
@@ -91,11 +83,7 @@ def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tens
 
 
 def add_functions(definitions: Iterable[Any]) -> None:
-    """Lets graphs call functions that no trace has made.
-
-    Args:
-        definitions: A `FunctionDef` each.
-    """
+    """Lets graphs call functions that no trace has made: a `FunctionDef` each."""
     for each in definitions:
         context.context().add_function_def(each)
 

@@ -1,11 +1,14 @@
-"""What Keras's models, layers, optimizers, metrics and variables keep to themselves."""
+"""What Keras's objects keep to themselves, and its seeds and TensorFlow's."""
 
 import contextlib
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.models.functional import Functional, operation_fn
+from tensorflow.python.eager import context
 
 
 def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
@@ -50,3 +53,103 @@ def keeping_losses(model: keras.Model) -> Iterator[None]:
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns the model's layers, those inside of layers too."""
     return list(model._flatten_layers(include_self=False))
+
+
+@contextlib.contextmanager
+def global_seed_generator_kept() -> Iterator[None]:
+    """Leaves Keras's global seed generator as it was, absent if it was absent."""
+    name = "global_seed_generator"
+    kept = global_state.get_global_attribute(name)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(name, kept)
+
+
+def global_seed_generator() -> Any:
+    """Returns what `keras.random` draws from without a seed, or None."""
+    return global_state.get_global_attribute("global_seed_generator")
+
+
+def set_global_seed_generator(generator: Any) -> None:
+    """Sets what `keras.random` draws from without a seed; None to have one made."""
+    global_state.set_global_attribute("global_seed_generator", generator)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Gives operations made meanwhile seeds that follow from this one."""
+    eager = context.context()
+    kept = eager._seed, getattr(eager, "_rng", None)
+    # TensorFlow's own setter also empties the cache of kernels, and waits, with the
+    # lock of the interpreter, for remote tasks that may be gone.
+    eager._seed, eager._rng = seed, random.Random(seed)
+    try:
+        yield
+    finally:
+        eager._seed, eager._rng = kept
+
+
+def functional_of(model: keras.Model) -> Any:
+    """Returns the functional model that a model calls, or None if its graph is unknown."""
+    if isinstance(model, keras.Sequential):
+        has_own_call = type(model).call is not keras.Sequential.call
+        return None if has_own_call else model._functional
+    is_functional = isinstance(model, keras.Function)
+    return model if is_functional and _calls_its_graph(model) else None
+
+
+def _calls_its_graph(model: keras.Model) -> bool:
+    return getattr(type(model), "call", None) is Functional.call
+
+
+def flat_inputs(functional: Any, x: Any) -> list[Any]:
+    """Returns the inputs of a call as the model's graph takes them."""
+    return list(functional._standardize_inputs(x))
+
+
+def nodes_of(functional: Any) -> Iterator[Any]:
+    """Yields the calls of layers of a model, each after those whose results it takes."""
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        for node in functional._nodes_by_depth[depth]:
+            if node.operation and not node.is_input:
+                yield node
+
+
+def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
+    """Calls the layer of one of `nodes_of`, and returns its outputs.
+
+    `values` are those of symbolic tensors, by identity.
+    """
+    args, kwargs = node.arguments.fill_in(values)
+    outputs = operation_fn(node.operation, training=training)(*args, **kwargs)
+    return list(keras.tree.flatten(outputs))
+
+
+def losses_of_call(operation: Any) -> list[Any]:
+    """Returns what an operation and its sublayers passed to `add_loss` in the last call."""
+    if not isinstance(operation, keras.Layer):
+        return []
+    return [loss for layer in operation._flatten_layers() for loss in layer._losses]
+
+
+def set_value(variable: keras.Variable, value: Any) -> None:
+    """Replaces what holds a Keras variable's value."""
+    variable._value = value
+
+
+def compiled_loss(model: keras.Model) -> Any:
+    """Returns what computes the compiled loss of a model, or None without one."""
+    return model._compile_loss
+
+
+def count_loss(model: keras.Model, loss: Any, rows: int) -> None:
+    """Counts the loss of a batch in the model's mean of losses."""
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+
+
+def renew_index(optimizer: keras.optimizers.Optimizer) -> None:
+    """Has an optimizer know its weights again after `set_value` of one of them."""
+    weights = optimizer._trainable_variables
+    index = {optimizer._var_key(each): at for at, each in enumerate(weights)}
+    optimizer._trainable_variables_indices = index

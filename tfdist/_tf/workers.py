@@ -26,11 +26,8 @@ def run_on_devices(
     """Has it send functions to each of these devices, one at a time.
 
     To the coordinator each device is a worker, with a thread and per-worker values of its
-    own. Call it before anything else uses the coordinator.
-
-    Args:
-        coordinator: Of the workers.
-        devices: Of all workers, at least as many as there are workers.
+    own. Call it before anything else uses the coordinator, with at least as many devices
+    as there are workers.
     """
     cluster = coordinator._cluster
     for worker, device in zip(cluster.workers, devices, strict=False):
@@ -44,13 +41,10 @@ def observe_workers(
     begun: Callable[[int], None],
     ended: Callable[[int, bool], None],
 ) -> None:
-    """Has it told when a worker begins a function, and when that ends.
+    """Calls back with a worker's index when it begins a function, and when that ends.
 
-    Args:
-        coordinator: Of the workers.
-        begun: Is called with the worker's index.
-        ended: Is called with the worker's index, and whether the function is over; it
-            is not if it was taken back, to be run again.
+    `ended` is also told whether the function is over; it is not if it was taken back, to be
+    run again.
     """
     for worker in coordinator._cluster.workers:
         _observe(worker, begun, ended)
@@ -161,12 +155,9 @@ def recover_workers_one_by_one(
 ) -> None:
     """Takes each worker back by itself, and absent ones when they come.
 
-    Args:
-        coordinator: Of the workers.
-        worker_of: The index of the worker that is meant by each of the coordinator's.
-        rejoin: Waits for the worker with an index, and connects to it; or until the
-            function that it is given returns True.
-        absent: The indices of the workers that TensorFlow is not connected to.
+    `worker_of` has the index of the worker that each of the coordinator's stands for.
+    `rejoin` waits for the worker with an index, and connects to it; or until the function
+    that it is given returns True. To absent ones TensorFlow is not connected yet.
     """
 
     def not_here() -> None:
@@ -189,13 +180,8 @@ def recover_workers_one_by_one(
 def connect_to_workers(addresses: Mapping[int, str]) -> None:
     """Makes these the workers of the cluster that this process is connected to.
 
-    What runs on those that stay goes on, and so do the variables of the ps.
-
-    Args:
-        addresses: Of each worker by its index; each must answer, or this waits for it.
-
-    Raises:
-        tf.errors.OpError: If a server fails meanwhile.
+    What runs on those that stay goes on, and so do the variables of the ps. Each must
+    answer, or this waits for it. Raises an OpError if a server fails meanwhile.
     """
     definition = copy.deepcopy(context.get_server_def())
     (workers,) = (job for job in definition.cluster.job if job.name == "worker")
@@ -211,8 +197,7 @@ def run_on_workers(
 ) -> dict[int, Any]:
     """Runs a `ConcreteFunction` once on each of these workers, after what they run now.
 
-    Returns:
-        What `has_run` and `was_lost` take, by the index of the worker.
+    Returns what `has_run` and `was_lost` take, by the index of the worker.
     """
 
     def run() -> None:
@@ -247,13 +232,10 @@ def values_per_worker(variable: Any) -> Sequence[Any]:
 
 
 def of_this_worker(handles: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the handle at the index of the worker that is to run the function.
+    """Returns, of one handle per worker, that of the worker that is to run the function.
 
-    Call it where a function is traced that a coordinator sends to workers, whose workers
-    are observed.
-
-    Args:
-        handles: One resource handle per worker.
+    Call it where a function is traced that a coordinator sends to workers, which are
+    observed.
     """
     graph = tf.compat.v1.get_default_graph()
     return graph.capture_call_time_value(

@@ -32,11 +32,10 @@ def wait_for(
 ) -> tuple[tf_config.Task, ...]:
     """Waits until every task accepts connections, or all but some workers.
 
-    TensorFlow itself connects without a deadline: a task that was never started would
-    hang the others forever, without a message. All have `timeout` seconds together.
-    `advice` is the sentence that ends the error. With `servers`, each must also answer
-    as a TensorFlow server. Returns the workers that do not answer yet; `min_workers`
-    are enough.
+    TensorFlow itself connects without a deadline, and hangs without a message. All have
+    `timeout` seconds together; `advice` ends the error. With `servers`, each must also
+    answer as a TensorFlow server. Returns the workers that do not answer yet, of which
+    `min_workers` are enough.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.

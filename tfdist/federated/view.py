@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist import _picture
+from tfdist import views
 from tfdist.federated.splits import Split, counts
 
 
@@ -18,7 +18,7 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
         rows: How many clients to show; the last row is the sum over all of them.
     """
     # Here, as splits and rules need numpy alone.
-    from tfdist._table import render, table_of
+    from tfdist.views import render, table_of
 
     classes = np.unique(np.asarray(labels))
     found = table_of(*(f">{each}" for each in ("client", "examples", *classes)))
@@ -46,10 +46,10 @@ def plot(
         ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
-    _picture.check_path(path)
+    views.check_picture_path(path)
     amounts = counts(split, labels)
     classes = np.unique(np.asarray(labels))
-    figure = _picture.new_figure(7, 1.5 + 0.2 * min(len(split), 40))
+    figure = views.new_figure(7, 1.5 + 0.2 * min(len(split), 40))
     from matplotlib import colormaps
 
     axes = figure.subplots()
@@ -66,4 +66,4 @@ def plot(
     axes.set_xlabel("examples")
     axes.set_ylabel("client")
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
-    _picture.save(figure, path)
+    views.save_picture(figure, path)

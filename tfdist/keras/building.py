@@ -2,8 +2,7 @@
 
 Under a strategy, Keras builds a model by calling it on symbolic inputs. That fails for
 a model without `call`, or one whose `train_step` unpacks a batch in its own way. The
-step of such a model is rehearsed: traced but never run, to create the variables it
-would create.
+step of such a model is rehearsed; see `tfdist.keras.rehearsal`.
 """
 
 import contextlib
@@ -20,12 +19,15 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import advise
-from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.driver import driver_of
-from tfdist.keras.own_traces import own_trace, traced_alone
-from tfdist.keras.scope import outside_of_scope
+from tfdist.keras.own_traces import traced_alone
+from tfdist.keras.rehearsal import (
+    build_optimizer,
+    optimizers_to_apply,
+    rehearse_until_built,
+)
 from tfdist.keras.seeds import generator_in_scope
-from tfdist.keras.step_writes import NotingScope, check_writes, noting
+from tfdist.keras.step_writes import check_writes, noting
 
 _log = logging.getLogger("tfdist")
 
@@ -40,13 +42,9 @@ STAGES = {
 }
 """Which step of a model each trainer method runs."""
 
-# Context variables, so that a thread that trains one model does not affect another
+# A context variable, so that a thread that trains one model does not affect another
 # thread that evaluates a second one.
-
 _stage: ContextVar[str] = ContextVar("stage", default=TEST)
-_applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
-    "applied", default=None
-)
 # In Keras's words, of a layer that was built for inputs of another shape.
 _MISFIT = "incompatible with the layer"
 _CALLED_OTHERWISE = (
@@ -54,9 +52,6 @@ _CALLED_OTHERWISE = (
     "layer with other inputs. Give the layer an Input, or remove the model's `call`: the "
     "step is then traced for its variables"
 )
-# Each rehearsal can create variables that the next one needs. The limit stops a step
-# that creates new variables on every trace.
-_MOST_REHEARSALS = 5
 _writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
     weakref.WeakKeyDictionary()
 )
@@ -78,14 +73,6 @@ def in_stage(stage: str) -> Iterator[None]:
         yield
     finally:
         _stage.reset(token)
-
-
-def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
-    """Returns the optimizers, with their variables, that a rehearsal would apply.
-
-    Append to the list instead of applying an optimizer. None outside a rehearsal.
-    """
-    return _applied.get()
 
 
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
@@ -143,7 +130,7 @@ def build(
     is_needed = always or makes_state or _may_use_more(model)
     if is_needed:
         try:
-            writes = _rehearse(strategy, element_spec, rehearse, any_rows)
+            writes = rehearse_until_built(strategy, element_spec, rehearse, any_rows)
             _writes.setdefault(model, {})[stage()] = writes
         except Exception as error:
             is_misfit = not (problem or was_built) and _MISFIT in str(error)
@@ -154,7 +141,7 @@ def build(
                 raise
             _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
     if stage() == TRAIN and model.optimizer is not None:
-        _build_optimizer(strategy, model.optimizer, model.trainable_variables)
+        build_optimizer(strategy, model.optimizer, model.trainable_variables)
     if is_needed:
         _rehearsed.setdefault(model, set()).add(key)
 
@@ -205,7 +192,11 @@ def _may_use_more(model: Any) -> bool:
 
 
 def _has_own_step(model: Any) -> bool:
-    name = f"{stage()}_step"
+    return is_overridden(model, f"{stage()}_step")
+
+
+def is_overridden(model: Any, name: str) -> bool:
+    """Returns whether a model has a method of its own in the place of Keras's."""
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
 
@@ -258,74 +249,3 @@ def _left_unbuilt(optimizer: Any) -> Iterator[None]:
         yield
     finally:
         optimizer.built = False
-
-
-def _build_optimizer(
-    strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
-) -> None:
-    if not optimizer.built:
-        with strategy.scope():
-            optimizer.build(variables)
-
-
-def _rehearse(
-    strategy: tf.distribute.Strategy,
-    element_spec: Any,
-    step: Callable[[Any], Any],
-    any_rows: bool,
-) -> dict[int, str]:
-    """Rehearses a step until it creates no variable that the next rehearsal needs.
-
-    Returns the paths of the variables that it writes, by identity.
-    """
-    leaves = tf.nest.flatten(element_spec)
-    specs = [spec for spec in leaves if spec is not None]
-    if any_rows:
-        specs = [of_any_rows(spec) for spec in specs]
-
-    @tf.autograph.experimental.do_not_convert
-    def run(*present: Any) -> None:
-        rest = iter(present)
-        batch = [None if spec is None else next(rest) for spec in leaves]
-        step(tf.nest.pack_sequence_as(element_spec, batch))
-
-    for rehearsal in range(_MOST_REHEARSALS):
-        applied: list[tuple[Any, list[Any]]] = []
-        token = _applied.set(applied)
-        try:
-            # Keras defers the creation of variables to the end of a `StatelessScope`,
-            # and writes none inside it. The scope of the strategy applies to the
-            # creation only, not to the trace.
-            with (
-                strategy.scope(),
-                _deferred_creation() as created,
-                outside_of_scope(),
-                own_trace(),
-                noting() as writes,
-            ):
-                tf.function(run).get_concrete_function(*specs)
-            break
-        except Exception:
-            # The step may have used a variable that did not exist yet, for a gradient,
-            # say. It exists in the next rehearsal.
-            if not created or rehearsal == _MOST_REHEARSALS - 1:
-                raise
-        finally:
-            _applied.reset(token)
-    # Not built inside the trace: slots go beside variables that may not have existed
-    # there.
-    for optimizer, variables in applied:
-        _build_optimizer(strategy, optimizer, variables)
-    return writes
-
-
-@contextlib.contextmanager
-def _deferred_creation() -> Iterator[list[Any]]:
-    """Defers creating variables; yields a list that has them after the context."""
-    created: list[Any] = []
-    # A symbolic scope: `losses` would ask a stateless one for the values of weights.
-    with generator_in_scope(), NotingScope(), keras.SymbolicScope():
-        try:
-            yield created
-        finally:
-            created += _tf.variables_to_initialize()

@@ -12,55 +12,31 @@ import keras
 import tensorflow as tf
 
 
-class Steps(Protocol):
-    """Runs the train or the test steps of a model."""
+class Runs(Protocol):
+    """Trains, tests or predicts, as a driver does it."""
 
     @property
     def data_type(self) -> type:
         """The class of what iterating over the driver's data returns."""
         ...
 
-    def on_data(self, data: Any) -> dict[str, Any]:
-        """Runs the next `steps_per_execution` steps, and returns their logs.
-
-        They may cover only the steps finished so far, in a dict that is kept up to
-        date.
-
-        Raises:
-            StopIteration: At the end of the data.
-        """
-        ...
-
-    def on_batch(self, batch: Any) -> dict[str, Any]:
-        """Runs one step on a batch from the user, and returns its logs."""
-        ...
-
-
-class Predictions(Protocol):
-    """Predicts with a model."""
-
-    @property
-    def data_type(self) -> type:
-        """The class of one item of the driver's data."""
-        ...
-
     def on_data(self, data: Any) -> Any:
-        """Returns the outputs for an item of the driver's data.
+        """Runs the next steps on the driver's data; returns their logs, or the outputs.
 
-        Raises:
-            StopIteration: At the end of the data.
+        Logs may cover only the steps finished so far, in a dict that is kept up to date.
+        Raises StopIteration at the end of the data.
         """
         ...
 
     def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs for a batch from the user."""
+        """Runs one step on a batch from the user; returns its logs, or the outputs."""
         ...
 
 
 class StepFunction:
     """A model's `train_function` or `test_function`."""
 
-    def __init__(self, model: Any, steps: Steps) -> None:
+    def __init__(self, model: Any, steps: Runs) -> None:
         self._model = model
         self._steps = steps
 
@@ -68,19 +44,20 @@ class StepFunction:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):
-            return self._steps.on_data(iterator)
-        logs = None
+            logs: dict[str, Any] = self._steps.on_data(iterator)
+            return logs
+        latest: dict[str, Any] | None = None
         for batch in itertools.islice(iterator, self._model.steps_per_execution):
-            logs = self._steps.on_batch(batch)
-        if logs is None:
+            latest = self._steps.on_batch(batch)
+        if latest is None:
             raise StopIteration
-        return logs
+        return latest
 
 
 class PredictFunction:
     """A model's `predict_function`. Outputs keep the order of the batches."""
 
-    def __init__(self, predictions: Predictions) -> None:
+    def __init__(self, predictions: Runs) -> None:
         self._predictions = predictions
 
     def __call__(self, data: list[Any]) -> Any:

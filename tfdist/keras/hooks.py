@@ -17,15 +17,14 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._short_traceback import ending_in_the_program
+from tfdist._authors import ending_in_the_program
 from tfdist.keras import (
     building,
-    computation,
     distributed_data,
     epoch_history,
-    optimizer_hooks,
     own_traces,
     saving,
+    step_hooks,
     variable_hooks,
 )
 from tfdist.keras.driver import driver_of
@@ -51,6 +50,8 @@ def install() -> None:
         _ask_driver(trainer, "reset_metrics", _reset)
         _ask_driver(epoch_iterator, "tf_sync", _join)
         _ask_driver(epoch_iterator, "_enumerate_iterator", _enumerate_steps)
+        # Each of these wraps the one before: a driver that surrounds a call knows its
+        # stage, and tracebacks are cut last, when all frames are in them.
         for method in ("fit", "evaluate", "predict"):
             _surround_by_driver(trainer, method)
         for method, stage in building.STAGES.items():
@@ -61,9 +62,8 @@ def install() -> None:
         _take_data_of_driver(epoch_iterator)
         own_traces.install()
         saving.install()
-        computation.install()
+        step_hooks.install()
         variable_hooks.install()
-        optimizer_hooks.install()
         _installed = True
 
 

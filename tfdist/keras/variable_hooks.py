@@ -1,4 +1,4 @@
-"""The patches of Keras variables: where they live, and how a step writes them."""
+"""The patches of Keras variables: where they live, and how steps and optimizers write them."""
 
 import functools
 from collections.abc import Callable
@@ -7,10 +7,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.computation import current_computation
 from tfdist.keras.step_writes import note_write
-from tfdist.variables import keras_variable
+from tfdist.variables import fused_update, keras_variable
 from tfdist.variables.creation import creating
+from tfdist.variables.fused_kernels import RULES
+from tfdist.variables.partitioned import PartitionedVariable
+
+_BY_ELEMENT = frozenset({*RULES, "Lion", "Nadam", "ScheduleFreeAdamW"})
+"""Those of Keras that update each element by its own gradient and slots alone.
+
+Others, such as `Lamb`, `Muon` and whatever a user has written, may look at a norm, a mean
+or a root of the whole weight, which that of a shard is not.
+"""
 
 
 def install() -> None:
@@ -27,6 +37,23 @@ def install() -> None:
     owner._restore_from_tensors = _restoring_copies(owner._restore_from_tensors)
     for name, number in (("__int__", int), ("__float__", float)):
         setattr(owner, name, _converting_a_copy(getattr(owner, name), number))
+    _install_updates()
+
+
+def _install_updates() -> None:
+    """Patches how optimizers update variables on a ps, and no others.
+
+    Where there is a fused kernel, it updates a weight: not in a class derived from Keras's.
+    A weight in shards is updated shard by shard if its optimizer allows that.
+    """
+    optimizer = keras.optimizers.Optimizer
+    optimizer.build = _noting_how_to_update(optimizer.build)
+    for name in RULES:
+        owner = getattr(keras.optimizers, name)
+        keras_method = vars(owner).get("update_step")
+        # `AdamW` inherits that of `Adam`. What a program has put there stays.
+        if keras_method is not None and keras_method.__module__.startswith("keras."):
+            owner.update_step = _fused_where_possible(keras_method)
 
 
 def _constraint_beside_the_weight(keras_constraint: Any) -> property:
@@ -108,3 +135,44 @@ def _converting_a_copy(
         return number(self.numpy()) if is_mirrored and not self.ndim else convert(self)
 
     return method
+
+
+def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(keras_build)
+    def build(self: Any, variables: Any) -> None:
+        for each in variables:
+            value = _tf.value_of(each) if isinstance(each, keras.Variable) else each
+            if isinstance(value, PartitionedVariable):
+                value.updated_whole = not is_by_element(self)
+        # A wrapper, such as `LossScaleOptimizer`, builds the optimizer that it wraps, which
+        # then has the last word.
+        keras_build(self, variables)
+
+    return build
+
+
+def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer updates each element of a weight by itself."""
+    if "update_step" in vars(optimizer):
+        return False
+    owner = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
+    # A wrapper has no step of its own.
+    is_wrapper = owner in keras.optimizers.Optimizer.__mro__
+    is_keras_own = getattr(keras.optimizers, owner.__name__, None) is owner
+    return is_wrapper or (is_keras_own and owner.__name__ in _BY_ELEMENT)
+
+
+def _fused_where_possible(keras_method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(keras_method)
+    def update_step(
+        self: Any, gradient: Any, variable: Any, learning_rate: Any
+    ) -> None:
+        is_keras_own = type(self) is getattr(
+            keras.optimizers, type(self).__name__, None
+        )
+        if not is_keras_own or not fused_update.update(
+            self, gradient, variable, learning_rate
+        ):
+            keras_method(self, gradient, variable, learning_rate)
+
+    return update_step

@@ -22,8 +22,7 @@ line that names the task it waited for.
 
 *Both:*
 
-*   `step_error`: TensorFlow's message of a failed step, shortened.
-*   `tf_log`: filters for TensorFlow's log.
+*   `step_error`: what TensorFlow says of a failed step, shortened in errors and in its log.
 
 The wait for a cluster to start is `tfdist.cluster.startup`, whose error is
 `StartupTimeoutError`.

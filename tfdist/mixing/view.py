@@ -4,9 +4,9 @@ import math
 import os
 from collections.abc import Sequence
 
-from tfdist import _picture
-from tfdist._table import render, table_of
+from tfdist import views
 from tfdist.mixing.topology import Topology
+from tfdist.views import render, table_of
 
 HALF, THOUSANDTH = 0.5, 1e-3
 
@@ -63,10 +63,10 @@ def plot(topologies: Sequence[Topology], path: str | os.PathLike[str]) -> None:
         ValueError: If the file's name does not end with `.png`.
         ImportError: If matplotlib is not installed.
     """
-    _picture.check_path(path)
+    views.check_picture_path(path)
     columns = min(3, len(topologies))
     rows = math.ceil(len(topologies) / columns)
-    figure = _picture.new_figure(3.4 * columns, 3.6 * rows)
+    figure = views.new_figure(3.4 * columns, 3.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels:
         axes.set_axis_off()
@@ -81,7 +81,7 @@ def plot(topologies: Sequence[Topology], path: str | os.PathLike[str]) -> None:
             f"{topology.degree:g} models in",
             fontsize=10,
         )
-    _picture.save(figure, path)
+    views.save_picture(figure, path)
 
 
 def _places(topology: Topology) -> dict[int, tuple[float, float]]:

@@ -14,6 +14,7 @@ from tfdist.model_parallel.timeline import LayerMessage, LayerTask
 from tfdist.model_parallel.work import Work
 from tfdist.planning.file import read
 from tfdist.splitting.split import Split
+from tfdist.views import bar, render, table_of
 
 PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"
 
@@ -99,9 +100,6 @@ class LayerPlan:
         return {device: tuple(units) for device, units in found.items()}
 
     def __str__(self) -> str:
-        # Here and below: rich takes longer to import than a plan to make.
-        from tfdist._table import bar, render, table_of
-
         rows = {PLACED: self.seconds, **self.compared, "lower bound": self.bound}
         longest = max(seconds or 0.0 for seconds in rows.values())
         times = table_of("a step", ">ms", "")
@@ -136,8 +134,6 @@ class LayerPlan:
 
     def table(self) -> str:
         """Returns a table of every call of a layer, its costs and its device."""
-        from tfdist._table import render, table_of
-
         found = table_of(
             *("layer", "device", ">forward ms", ">backward ms", ">MB"),
             "on the critical path",

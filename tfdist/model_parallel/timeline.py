@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist import _picture
+from tfdist import views
 from tfdist.model_parallel.step import Run
 from tfdist.model_parallel.work import Work
 
@@ -116,12 +116,12 @@ def plot(
     messages: Sequence[LayerMessage],
 ) -> None:
     """Draws a row per device and per link that is used, as a PNG file."""
-    _picture.check_path(path)
+    views.check_picture_path(path)
     links = sorted({(each.source, each.target) for each in messages})
     names = [*devices, *links]
     rows: dict[object, int] = {name: row for row, name in enumerate(names)}
     labels = [each if isinstance(each, str) else " to ".join(each) for each in names]
-    figure = _picture.new_figure(10, 1.5 + 0.45 * len(labels))
+    figure = views.new_figure(10, 1.5 + 0.45 * len(labels))
     axes = figure.subplots()
     for is_backward, color, label in (
         (False, _FORWARD, "forward"),
@@ -138,7 +138,7 @@ def plot(
     axes.set_xlabel("ms")
     axes.set_title(title, fontsize="medium")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, frameon=False)
-    _picture.save(figure, path)
+    views.save_picture(figure, path)
 
 
 def _bars(

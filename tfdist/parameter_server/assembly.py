@@ -18,7 +18,7 @@ from tfdist.cluster import startup
 from tfdist.cluster.presence import Presence
 from tfdist.liveness.activity import Activity
 from tfdist.liveness.patience import Patience
-from tfdist.liveness.tf_log import print_records_once, shorten_the_coordinators_log
+from tfdist.liveness.step_error import print_records_once, shorten_the_coordinators_log
 from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange_report import Exchanges

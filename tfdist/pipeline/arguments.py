@@ -17,8 +17,8 @@ def checked_stages(stages: Any) -> Stages:
     """Returns "auto", a number, a list of lists of names, or a plan."""
     if stages == AUTO:
         return AUTO
-    if isinstance(stages, int) and not isinstance(stages, bool) and stages >= 1:
-        return stages
+    if _is_whole(stages) and stages >= 1:
+        return int(stages)
     if isinstance(stages, LayerPlan):
         return stages
     is_lists = isinstance(stages, Sequence) and not isinstance(stages, str) and stages
@@ -50,14 +50,19 @@ def checked_stages(stages: Any) -> Stages:
 
 def checked_microbatches(microbatches: Any) -> int:
     """Returns the number of microbatches."""
-    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+    if not _is_whole(microbatches):
         raise PipelineError(f"microbatches must be an int; received {microbatches!r}")
     if microbatches < 1:
         raise PipelineError(
             f"microbatches must be at least 1; received {microbatches}. With 1 the stages "
             "compute one after the other; take 4 times as many as stages or more"
         )
-    return microbatches
+    return int(microbatches)
+
+
+def _is_whole(number: Any) -> bool:
+    # A bool is an int to Python.
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def checked_recompute(recompute: Any) -> bool:
@@ -69,7 +74,7 @@ def checked_recompute(recompute: Any) -> bool:
 
 def checked_replicas(replicas: Any, max_staleness: int) -> int:
     """Returns the number of replicas; several need stages that wait."""
-    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+    if not _is_whole(replicas) or replicas < 1:
         raise PipelineError(
             f"replicas must be an int of at least 1, how many pipelines share each batch; "
             f"received {replicas!r}"
@@ -80,13 +85,12 @@ def checked_replicas(replicas: Any, max_staleness: int) -> int:
             f"are added up in each step; received max_staleness={max_staleness}. Use more "
             "stages, or wait for results of the same step"
         )
-    return replicas
+    return int(replicas)
 
 
 def checked_staleness(max_staleness: Any) -> int:
     """Returns how many steps old a result of another stage may be."""
-    is_int = isinstance(max_staleness, int) and not isinstance(max_staleness, bool)
-    if not is_int or max_staleness < 0:
+    if not _is_whole(max_staleness) or max_staleness < 0:
         raise PipelineError(
             "max_staleness is a number of steps: 0 to wait for the results of the same "
             "step, 1 not to wait for another stage, 2 not to wait for a message either; "

@@ -7,7 +7,9 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.keras.batch_structure import BatchStructure
 from tfdist.pipeline.errors import PipelineError
+from tfdist.splitting.split import ranges
 
 
 def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
@@ -16,10 +18,7 @@ def bounds(rows: int, microbatches: int) -> list[tuple[int, int]]:
     A batch of fewer rows than microbatches has as many microbatches as rows. Where rows
     are left over, the first microbatches have one more.
     """
-    count = min(rows, microbatches)
-    size, left = divmod(rows, count)
-    starts = [each * size + min(each, left) for each in range(count + 1)]
-    return list(zip(starts[:-1], starts[1:], strict=True))
+    return ranges(rows, min(rows, microbatches))
 
 
 def replicas_of(microbatches: int, replicas: int) -> list[int]:
@@ -91,39 +90,32 @@ class Form:
 
     Attributes:
         rows: How many rows the batch has.
-        specs: The specs of its tensors, with any number of rows.
+        specs: The specs of its tensors, with any number of rows: as in one process, where
+            Keras does not know the size of a batch, on which it depends what it reports
+            of several losses.
         key: Equal for batches of equal form and number of rows.
     """
 
     def __init__(self, batch: Any, tensors: Sequence[Any]) -> None:
-        leaves = keras.tree.flatten(batch)
-        self._is_present = [_is_present(each) for each in leaves]
-        self._structure = keras.tree.map_structure(lambda _: None, batch)
+        self._structure = BatchStructure.of_batch(batch)
         self.rows = rows_of(tensors)
-        self.specs = [_of_any_rows(each) for each in tensors]
-        self.key = repr((self.rows, self.specs, self._is_present))
+        self.specs = list(self._structure.present)
+        self.key = repr((self.rows, self._structure.key))
 
     def batch(self, tensors: Sequence[Any]) -> Any:
         """Returns a batch of this form."""
-        rest = iter(tensors)
-        values = [next(rest) if present else None for present in self._is_present]
-        return keras.tree.pack_sequence_as(self._structure, values)
+        return self._structure.pack(tensors)
 
 
 def tensors_of(batch: Any) -> list[Any]:
     """Returns what is there of a batch, as tensors."""
-    leaves = keras.tree.flatten(batch)
+    # In the order of `BatchStructure`, which Keras's own trees may not have.
+    leaves = tf.nest.flatten(batch)
     return [_as_tensor(each) for each in leaves if _is_present(each)]
 
 
 def _is_present(value: Any) -> bool:
     return value is not None and not isinstance(value, tf.experimental.Optional)
-
-
-def _of_any_rows(value: Any) -> Any:
-    # As in one process, where Keras does not know the size of a batch: what it reports of
-    # several losses depends on that.
-    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
 
 
 def _as_tensor(value: Any) -> Any:

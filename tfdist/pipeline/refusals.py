@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.keras.building import is_overridden
 from tfdist.pipeline.errors import PipelineError
 from tfdist.splitting.nodes import pieces_of
 from tfdist.synchronous.fit.refusals import check_optimizer
@@ -26,7 +27,7 @@ def check(model: Any, *needed: str) -> None:
         raise unknown_graph(model)
     _check_inputs(model)
     for name in needed or _OWN:
-        if _is_overridden(model, name):
+        if is_overridden(model, name):
             raise PipelineError(
                 f"the model {model.name!r} has its own {name}, which a pipeline cannot "
                 "divide into stages: it trains the graph of layers with the compiled loss "
@@ -123,8 +124,3 @@ def _check_split(model: Any) -> None:
             "global_clipnorm, or an optimizer that updates each number by itself, such as "
             "Adam, or leave the layers whole"
         )
-
-
-def _is_overridden(model: Any, name: str) -> bool:
-    plain = getattr(keras.Model, name)
-    return name in vars(model) or getattr(type(model), name) is not plain

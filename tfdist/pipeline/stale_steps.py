@@ -12,7 +12,13 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.model_parallel.schedule import FORWARD, Task, make_schedule
+from tfdist.model_parallel.schedule import (
+    FORWARD,
+    Active,
+    Task,
+    active,
+    make_schedule,
+)
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End, counted, total, update
@@ -20,7 +26,6 @@ from tfdist.pipeline.links import ByMicrobatch, StageFunction, StageLinks
 from tfdist.pipeline.microbatches import Form, bounds, part_of, tensors_of
 from tfdist.pipeline.objective import Objective
 from tfdist.pipeline.pipeline import Pipeline
-from tfdist.pipeline.stale_schedule import Active, active
 from tfdist.pipeline.tasks import Tasks
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from tf_config import flag_help
-from tfdist import _picture
+from tfdist import views
 from tfdist.planning.arguments import (
     BALANCES,
     TARGET,
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         for path in filter(None, (options.json, options.plot)):
             _check_directory(path)
         if options.plot:
-            _picture.check_path(options.plot)
+            views.check_picture_path(options.plot)
         lookups = _lookups_of(options.lookups)
         build_model = load_function(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tfdist._whole_file import write_whole
 from tfdist.placement.partition import Partition
-from tfdist.planning import file
+from tfdist.planning import file, view
 from tfdist.planning.weight import PlannedVariable, Weight
+from tfdist.views import render, table_of
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport
@@ -104,9 +105,6 @@ class Plan:
         return sum(len(each.shares()) - 1 for each in self.split)
 
     def __str__(self) -> str:
-        # Here and below: rich takes longer to import than a plan to make.
-        from tfdist.planning import view
-
         tables = view.loads(self.bytes_per_ps, self.traffic_per_ps)
         if self.split:
             tables += view.splits(self.split)
@@ -120,8 +118,6 @@ class Plan:
 
     def table(self) -> str:
         """Returns a table of every variable and its ps."""
-        from tfdist.planning import view
-
         return view.variables(self.variables)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -131,8 +127,6 @@ class Plan:
             ValueError: If the file's name does not end with `.png`.
             ImportError: If matplotlib is not installed.
         """
-        from tfdist.planning import view
-
         view.plot(
             path,
             ("MB of variables", self.bytes_per_ps, self.imbalance),
@@ -146,7 +140,18 @@ class Plan:
             TypeError: If `report` is not a `PlacementReport`.
             ValueError: If the report has another number of ps.
         """
-        return Receipt.of(self, report)
+        from tfdist.placement.report import PlacementReport
+
+        if not isinstance(report, PlacementReport):
+            raise TypeError(
+                "a receipt compares a plan with a strategy's placement_report(); "
+                f"received {report!r}"
+            )
+        if self.num_ps != report.num_ps:
+            raise ValueError(
+                f"the plan is of {self.num_ps} ps and the report of {report.num_ps}"
+            )
+        return Receipt(self.bytes_per_ps, report.bytes_per_ps)
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one variable per line."""
@@ -195,35 +200,12 @@ class Receipt:
     predicted: tuple[int, ...]
     actual: tuple[int, ...]
 
-    @classmethod
-    def of(cls, plan: Plan, report: "PlacementReport") -> "Receipt":
-        """Compares a plan with a report.
-
-        Raises:
-            TypeError: If `report` is not a `PlacementReport`.
-            ValueError: If the plan and the report differ in the number of ps.
-        """
-        from tfdist.placement.report import PlacementReport
-
-        if not isinstance(report, PlacementReport):
-            raise TypeError(
-                "a receipt compares a plan with a strategy's placement_report(); "
-                f"received {report!r}"
-            )
-        if plan.num_ps != report.num_ps:
-            raise ValueError(
-                f"the plan is of {plan.num_ps} ps and the report of {report.num_ps}"
-            )
-        return cls(plan.bytes_per_ps, report.bytes_per_ps)
-
     @property
     def matches(self) -> bool:
         """Whether every ps holds exactly what was planned."""
         return self.predicted == self.actual
 
     def __str__(self) -> str:
-        from tfdist._table import render, table_of
-
         table = table_of("ps", ">predicted bytes", ">actual bytes", ">difference")
         rows = list(zip(self.predicted, self.actual, strict=True))
         for ps, (predicted, actual) in enumerate(rows):

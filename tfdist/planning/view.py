@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterable, Sequence
 
-from tfdist import _picture
-from tfdist._table import bar, render, table_of
+from tfdist import views
 from tfdist.placement.partition import Partition
 from tfdist.planning.weight import PlannedVariable
+from tfdist.views import bar, render, table_of
 
 
 def loads(held: Sequence[int], moved: Sequence[float]) -> str:
@@ -48,9 +48,9 @@ def plot(
 
     A kind is its label, the bytes on each ps, and the fullest over the mean.
     """
-    _picture.check_path(path)
+    views.check_picture_path(path)
     num_ps = len(kinds[0][1])
-    figure = _picture.new_figure(min(24.0, 4 + 0.3 * num_ps), 5)
+    figure = views.new_figure(min(24.0, 4 + 0.3 * num_ps), 5)
     all_axes = figure.subplots(len(kinds), 1, sharex=True)
     for axes, (label, amounts, imbalance) in zip(all_axes, kinds, strict=True):
         axes.bar(range(num_ps), [amount / 1e6 for amount in amounts])
@@ -59,7 +59,7 @@ def plot(
         axes.set_title(f"fullest / mean: {imbalance:.3f}", fontsize="medium")
     axes.set_xlabel("ps")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _picture.save(figure, path)
+    views.save_picture(figure, path)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

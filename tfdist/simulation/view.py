@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 
 from tf_config.speedup import Speedup
-from tfdist import _picture
-from tfdist._table import render, table_of
+from tfdist import views
 from tfdist.simulation.prediction import Curve
+from tfdist.views import render, table_of
 
 # By a part of a bound's name.
 _WHAT_HELPS = {
@@ -72,7 +72,7 @@ def plot(
     measured: Speedup, curves: Sequence[Curve], path: str | os.PathLike[str]
 ) -> None:
     """Draws measured points, with lines and open marks for predictions."""
-    figure = _picture.new_figure(7, 4.5)
+    figure = views.new_figure(7, 4.5)
     axes = figure.subplots()
     for curve in curves:
         workers = [point.workers for point in curve.points]
@@ -105,4 +105,4 @@ def plot(
     axes.set_xlabel("workers")
     axes.set_ylabel("steps per second")
     axes.legend()
-    _picture.save(figure, path)
+    views.save_picture(figure, path)

@@ -42,12 +42,7 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"split_layers takes a keras.Model; received {model!r}")
-    chosen = _chosen(layers)
-    names = {each.name: each for each in model.layers}
-    for name, split in chosen.items():
-        if name not in names:
-            raise _unknown(model, name)
-        _check(names[name], split)
+    chosen = _chosen(model, layers)
 
     def copy(layer: Any) -> Any:
         if layer.name in chosen:
@@ -59,11 +54,7 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
     except ValueError as error:
         if isinstance(error, SplitError) or isinstance(model, keras.Sequential):
             raise
-        raise SplitError(
-            f"the model {model.name!r}, a {type(model).__name__}, cannot be copied layer by "
-            f"layer ({error}). Build it from keras.Input(shape) to keras.Model(inputs, "
-            "outputs)"
-        ) from error
+        raise _not_copied(model, error) from error
     if model.built:
         for old in model.layers:
             if old.weights:
@@ -71,7 +62,16 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
     return found
 
 
-def _chosen(layers: Any) -> dict[str, Split]:
+def _not_copied(model: keras.Model, error: Exception) -> SplitError:
+    return SplitError(
+        f"the model {model.name!r}, a {type(model).__name__}, cannot be copied layer by "
+        f"layer ({error}). Build it from keras.Input(shape) to keras.Model(inputs, "
+        "outputs)"
+    )
+
+
+def _chosen(model: keras.Model, layers: Any) -> dict[str, Split]:
+    """Returns how each layer is split, by its name, if all of them can be."""
     layers = getattr(layers, "split", layers)
     if not isinstance(layers, Mapping):
         raise TypeError(
@@ -79,12 +79,18 @@ def _chosen(layers: Any) -> dict[str, Split]:
             'tfdist.Split(4, "rows")}, or a plan of tfdist.place_layers; received '
             f"{layers!r}"
         )
-    return {
+    chosen = {
         str(getattr(name, "name", name)): each
         if isinstance(each, Split)
         else Split(each)
         for name, each in layers.items()
     }
+    names = {each.name: each for each in model.layers}
+    for name, split in chosen.items():
+        if name not in names:
+            raise _unknown(model, name)
+        _check(names[name], split)
+    return chosen
 
 
 def _unknown(model: keras.Model, name: str) -> SplitError:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfdist import _picture
-from tfdist._table import render, table_of
+from tfdist import views
+from tfdist.views import render, table_of
 
 _COLUMNS = 10  # of a table; beyond, each is twice as wide as the one before
 
@@ -104,8 +104,8 @@ class StalenessReport:
             ValueError: If the file's name does not end with `.png`.
             ImportError: If matplotlib is not installed.
         """
-        _picture.check_path(path)
-        figure = _picture.new_figure(9.0, 3.5)
+        views.check_picture_path(path)
+        figure = views.new_figure(9.0, 3.5)
         left, right = figure.subplots(1, 2)
         num_workers = len(self.counts)
         columns = np.arange(self.maximum + 1)
@@ -123,7 +123,7 @@ class StalenessReport:
             xticks=range(num_workers),
             xticklabels=self._names,
         )
-        _picture.save(figure, path)
+        views.save_picture(figure, path)
 
 
 def _bins(maximum: int) -> list[tuple[int, int]]:

@@ -1,0 +1,104 @@
+"""The rehearsal of a step: traced but never run, to create the variables it would create."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.keras.batch_structure import of_any_rows
+from tfdist.keras.own_traces import own_trace
+from tfdist.keras.scope import outside_of_scope
+from tfdist.keras.seeds import generator_in_scope
+from tfdist.keras.step_writes import NotingScope, noting
+
+# Each rehearsal can create variables that the next one needs. The limit stops a step
+# that creates new variables on every trace.
+_MOST_REHEARSALS = 5
+
+_applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
+    "applied", default=None
+)
+
+
+def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
+    """Returns the optimizers, with their variables, that a rehearsal would apply.
+
+    Append to the list instead of applying an optimizer. None outside a rehearsal.
+    """
+    return _applied.get()
+
+
+def rehearse_until_built(
+    strategy: tf.distribute.Strategy,
+    element_spec: Any,
+    step: Callable[[Any], Any],
+    any_rows: bool,
+) -> dict[int, str]:
+    """Rehearses a step until it creates no variable that the next rehearsal needs.
+
+    Returns the paths of the variables that it writes, by identity.
+    """
+    leaves = tf.nest.flatten(element_spec)
+    specs = [spec for spec in leaves if spec is not None]
+    if any_rows:
+        specs = [of_any_rows(spec) for spec in specs]
+
+    @tf.autograph.experimental.do_not_convert
+    def run(*present: Any) -> None:
+        rest = iter(present)
+        batch = [None if spec is None else next(rest) for spec in leaves]
+        step(tf.nest.pack_sequence_as(element_spec, batch))
+
+    for rehearsal in range(_MOST_REHEARSALS):
+        applied: list[tuple[Any, list[Any]]] = []
+        token = _applied.set(applied)
+        try:
+            # Keras defers the creation of variables to the end of a `StatelessScope`,
+            # and writes none inside it. The scope of the strategy applies to the
+            # creation only, not to the trace.
+            with (
+                strategy.scope(),
+                _deferred_creation() as created,
+                outside_of_scope(),
+                own_trace(),
+                noting() as writes,
+            ):
+                tf.function(run).get_concrete_function(*specs)
+            break
+        except Exception:
+            # The step may have used a variable that did not exist yet, for a gradient,
+            # say. It exists in the next rehearsal.
+            if not created or rehearsal == _MOST_REHEARSALS - 1:
+                raise
+        finally:
+            _applied.reset(token)
+    # Not built inside the trace: slots go beside variables that may not have existed
+    # there.
+    for optimizer, variables in applied:
+        build_optimizer(strategy, optimizer, variables)
+    return writes
+
+
+@contextlib.contextmanager
+def _deferred_creation() -> Iterator[list[Any]]:
+    """Defers creating variables; yields a list that has them after the context."""
+    created: list[Any] = []
+    # A symbolic scope: `losses` would ask a stateless one for the values of weights.
+    with generator_in_scope(), NotingScope(), keras.SymbolicScope():
+        try:
+            yield created
+        finally:
+            created += _tf.variables_to_initialize()
+
+
+def build_optimizer(
+    strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
+) -> None:
+    """Creates the slots of an optimizer, if there are none yet."""
+    if not optimizer.built:
+        with strategy.scope():
+            optimizer.build(variables)

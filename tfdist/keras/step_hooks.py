@@ -1,0 +1,273 @@
+"""The patches of what a step calls, each of which asks the current `Computation`.
+
+Without one, a patched function behaves as before; but in a training loop of one's own it
+refuses to compute in the wrong place.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.cluster.membership import MEMBERSHIP
+from tfdist.keras import rehearsal
+from tfdist.keras.computation import current_computation
+from tfdist.keras.driver import driver_of
+from tfdist.variables import tape_sources
+
+_IN_RUN = "Put the step into a function that is called by strategy.run(step, args=...)"
+
+
+def install() -> None:
+    """Patches the functions that a step calls to ask the current computation."""
+    _patch_tape()
+    for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        _patch_apply(owner)
+    # Where this Keras has it.
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        _patch_apply_of_several(keras.optimizers.MultiOptimizer)
+    _patch_gradient_reduction(keras.optimizers.Optimizer)
+    _patch_seed_generator()
+    _patch_losses()
+    _patch_average_losses()
+    _patch_compiled_losses(_tf.CompileLoss)
+    _patch_compiled_metrics(_tf.MetricsList)
+
+
+def _patch_tape() -> None:
+    owner = tf.GradientTape
+    tape_gradient = owner.gradient
+
+    @functools.wraps(tape_gradient)
+    def gradient(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        bound = functools.partial(tape_gradient, self)
+        of_shards = functools.partial(tape_sources.gradient_by_shards, bound)
+        given = target, sources, output_gradients, unconnected_gradients
+        computation = current_computation()
+        if computation is None:
+            _check_gradient_is_on_replica(tf.nest.flatten(sources))
+            return of_shards(*given)
+        return computation.gradient(of_shards, *given)
+
+    tape_watch = owner.watch
+
+    @functools.wraps(tape_watch)
+    def watch(self: Any, tensor: Any) -> None:
+        tape_watch(self, tape_sources.with_shards(tensor))
+
+    owner.gradient, owner.watch = gradient, watch
+
+
+def _patch_apply(owner: Any) -> None:
+    keras_apply = owner.apply
+
+    def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
+        noted = rehearsal.optimizers_to_apply()
+        if noted is None:
+            # Keras applies the optimizer in any context, and updates of a step that
+            # runs on the chief would look like training. So the place is checked here.
+            strategy = optimizer._distribution_strategy
+            if strategy is MEMBERSHIP.strategy:
+                _check_optimizer_is_on_replica(strategy)
+            return keras_apply(optimizer, grads, variables)
+        # In a rehearsal the variables may not exist yet. The optimizer is built
+        # afterwards. Without variables, it is built already: Keras requires
+        # that.
+        if variables is not None:
+            noted.append((optimizer, list(variables)))
+        return None
+
+    @functools.wraps(keras_apply)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        computation = current_computation()
+        if computation is None:
+            return apply_or_note(self, grads, trainable_variables)
+        return computation.apply(apply_or_note, self, grads, trainable_variables)
+
+    owner.apply = apply
+
+
+def _patch_apply_of_several(owner: Any) -> None:
+    """Patches an optimizer that has others apply their parts, one by one."""
+    keras_apply = owner.apply
+
+    @functools.wraps(keras_apply)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        computation = current_computation()
+        if computation is not None and computation.applies_at_once:
+            return computation.apply(keras_apply, self, grads, trainable_variables)
+        return keras_apply(self, grads, trainable_variables)
+
+    owner.apply = apply
+
+
+def _patch_gradient_reduction(owner: Any) -> None:
+    keras_reduce = owner._all_reduce_sum_gradients
+
+    @functools.wraps(keras_reduce)
+    def reduce(self: Any, grads_and_vars: Any) -> Any:
+        # The gradients from a computation's tape are sums over all replicas already.
+        if (computation := current_computation()) is not None:
+            return computation.to_apply(grads_and_vars)
+        return keras_reduce(self, grads_and_vars)
+
+    owner._all_reduce_sum_gradients = reduce
+
+
+def _patch_seed_generator() -> None:
+    owner = keras.random.SeedGenerator
+    keras_next = owner.next
+
+    @functools.wraps(keras_next)
+    def next_seed(self: Any, ordered: bool = True) -> Any:
+        computation = current_computation()
+        if computation is None:
+            return keras_next(self, ordered)
+        return computation.next_seed(functools.partial(keras_next, self, ordered))
+
+    owner.next = next_seed
+
+
+def _patch_losses() -> None:
+    module = _tf.keras_loss
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        setattr(module, name, _unless_computing(getattr(module, name)))
+    keras_mask = module.apply_mask
+
+    @functools.wraps(keras_mask)
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        computation = current_computation()
+        if computation is None:
+            return keras_mask(sample_weight, mask, dtype, reduction)
+        return computation.mask_weights(
+            keras_mask, sample_weight, mask, dtype, reduction
+        )
+
+    module.apply_mask = apply_mask
+
+
+def _patch_average_losses() -> None:
+    """Patches TensorFlow's two functions that divide by the number of replicas."""
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        if global_batch_size is None and current_computation() is not None:
+            # Of a replica's own examples, a mean that is weighted like any other.
+            per_example_loss = tf.convert_to_tensor(per_example_loss)
+            # TensorFlow refuses a scalar in its own words.
+            if per_example_loss.shape.rank != 0:
+                global_batch_size = tf.shape(per_example_loss)[0]
+        return average(per_example_loss, sample_weight, global_batch_size)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        if current_computation() is None:
+            return scale(regularization_loss)
+        return tf.reduce_sum(regularization_loss)
+
+    tf.nn.compute_average_loss = compute_average_loss
+    tf.nn.scale_regularization_loss = scale_regularization_loss
+
+
+def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    # A computation weights gradients by the number of examples of each replica. Keras
+    # would also divide the losses by the number of replicas.
+    @functools.wraps(scale)
+    def scaled(value: Any) -> Any:
+        return scale(value) if current_computation() is None else value
+
+    return scaled
+
+
+def _patch_compiled_losses(owner: Any) -> None:
+    keras_build = owner.build
+
+    @functools.wraps(keras_build)
+    def build(self: Any, y_true: Any, y_pred: Any) -> None:
+        keras_build(self, y_true, y_pred)
+        self._flat_losses = [
+            each._replace(loss=functools.partial(_compiled_loss, each.loss))
+            for each in self._flat_losses
+        ]
+
+    owner.build = build
+
+
+def _compiled_loss(
+    loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    computation = current_computation()
+    if computation is None:
+        return loss(y_true, y_pred, sample_weight)
+    return computation.loss(loss, y_true, y_pred, sample_weight)
+
+
+def _patch_compiled_metrics(owner: Any) -> None:
+    keras_update = owner.update_state
+
+    @functools.wraps(keras_update)
+    def update_state(
+        self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> None:
+        computation = current_computation()
+        if computation is None:
+            keras_update(self, y_true, y_pred, sample_weight)
+            return
+        for each in self.metrics:
+            computation.update_metric(each, y_true, y_pred, sample_weight)
+
+    owner.update_state = update_state
+
+
+def _outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
+    """Returns the error for what was done, and is allowed only under `strategy.run`."""
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        way_out = (
+            f"{_IN_RUN}, and schedule that call by a "
+            "tf.distribute.coordinator.ClusterCoordinator. Here it would run on the "
+            "chief, and no worker would take part"
+        )
+    else:
+        way_out = (
+            f"{_IN_RUN} for each batch of strategy.experimental_distribute_dataset("
+            "dataset), in a tf.function"
+        )
+    return RuntimeError(f"{what} outside of strategy.run. {way_out}")
+
+
+def _check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
+    """Checks that an optimizer is applied on a replica of its strategy."""
+    elsewhere = tf.distribute.get_strategy() is not strategy
+    if elsewhere or tf.distribute.in_cross_replica_context():
+        raise _outside_run_error("an optimizer was applied", strategy)
+
+
+def _check_gradient_is_on_replica(sources: list[Any]) -> None:
+    """Checks that a gradient is computed on a replica.
+
+    Raises:
+        RuntimeError: If it is computed outside a replica, in the scope of a strategy
+            whose replicas compute gradients in unison.
+    """
+    # Gradients with respect to plain tensors, as for saliency maps, involve no replica.
+    strategy = tf.distribute.get_strategy()
+    driver = driver_of(strategy)
+    if (
+        driver is not None
+        and driver.in_unison
+        and tf.distribute.in_cross_replica_context()
+        and any(isinstance(each, keras.Variable | tf.Variable) for each in sources)
+    ):
+        raise _outside_run_error("a gradient was computed", strategy)
