@@ -55,7 +55,7 @@ class Feed(Iterator[FedBatch]):
 
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
-        asked: How many steps to take next; None for `steps_per_execution`.
+        steps_requested: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
         is_first: Whether the next steps are the first of an epoch, each of whose logs
             somebody sees.
@@ -86,7 +86,7 @@ class Feed(Iterator[FedBatch]):
             with _tf.executor_scope(self._executor):
                 self._unread = iter(rows)
         self.taken = 0
-        self.asked: int | None = None
+        self.steps_requested: int | None = None
         self.is_shown = True
         self.is_first = False
         self.is_last: bool | None = None

@@ -79,7 +79,7 @@ class WorkerSteps:
         Raises:
             StopIteration: If no batch is left; all steps have finished.
         """
-        steps = data.asked or self._steps
+        steps = data.steps_requested or self._steps
         self._begin_to_show(data)
         if self._is_training and data.worker_input is not None:
             for count in self._functions_of(data.structure, steps, steps):
@@ -102,7 +102,7 @@ class WorkerSteps:
         """Returns the logs of finished steps: after the last one, of all of them."""
         if not data.is_shown:
             return self._logs.known()
-        if data.asked is None:
+        if data.steps_requested is None:
             is_last = self._is_last(data)
             # Callbacks need logs after the first step, and only a finished step has any.
             if is_last or self._logs.are_unknown:

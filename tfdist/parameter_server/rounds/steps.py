@@ -102,7 +102,7 @@ class RoundSteps(WorkerSteps):
         """
         self._begin()
         self._recover()
-        asked = data.asked or self._steps
+        asked = data.steps_requested or self._steps
         self._begin_to_show(data)
         try:
             rows = self._rows(data, asked)
