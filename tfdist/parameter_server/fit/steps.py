@@ -150,8 +150,8 @@ class WorkerSteps:
         # What is left of a dataset of unknown length is not worth a trace.
         traced = {
             steps
-            for (key, *_, steps), gate in self._functions
-            if (key, gate) == (structure.row_key, self._gate)
+            for (key, *others, steps), gate in self._functions
+            if (key, others, gate) == (structure.row_key, [], self._gate)
         }
         if self._strategy.exchange.steps == 1:
             traced.add(1)
