@@ -6,12 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import PREDICT, step_of, trace_with_state
 from tfdist.parameter_server.fit.feed import FedBatch
 from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
 from tfdist.parameter_server.fit.refusals import check_captures
+from tfdist.parameter_server.fit.sources import ChiefBatches, row_of
 from tfdist.parameter_server.fit.tables import give_to_workers
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
 
@@ -35,43 +34,39 @@ class WorkerPredictions:
             if ahead.output is None:
                 self._ask_for(ahead)
         return self._in_flight.fetch(
-            data.output, functools.partial(explained, data.feed.structure, data.row)
+            data.output, functools.partial(data.feed.source.explained, data.row)
         )
 
     def on_batch(self, batch: Any) -> Any:
         """Returns the outputs for a batch from the user."""
-        tensors = as_tensors(batch)
-        structure = BatchStructure.of_batch(tensors)
-        output = self._schedule(structure, to_row(structure, tensors))
-        return self._in_flight.fetch(output)
+        return self._in_flight.fetch(self._schedule(*row_of(batch)))
 
     def _ask_for(self, batch: FedBatch) -> None:
-        batch.output = self._schedule(batch.feed.structure, batch.row)
+        batch.output = self._schedule(batch.feed.source, batch.row)
 
-    def _schedule(self, structure: BatchStructure, row: tf.Tensor) -> Any:
-        if structure.row_key not in self._traced:
-            self._build(structure)
+    def _schedule(self, source: ChiefBatches, row: tf.Tensor) -> Any:
+        if source.key not in self._traced:
+            specs = source.structure.specs
+            self._build(specs)
             give_to_workers(self._model)
-            strategy, step = (
-                self._model.distribute_strategy,
-                step_of(self._model, PREDICT),
-            )
+            strategy = self._model.distribute_strategy
+            step = step_of(self._model, PREDICT)
             traced = trace_with_state(
                 self._model,
-                structure.specs,
-                lambda: WorkerFunction(strategy, step, structure),
+                specs,
+                lambda: WorkerFunction(strategy, step, source.structure),
             )
             check_captures(traced.step.function, self._model)
-            self._traced[structure.row_key] = traced.on_rows(1)
+            self._traced[source.key] = traced.function(source, 1)
         # The chief fetches every output and requests only `limit` ahead, so the number
         # of functions in flight needs no other bound.
-        return self._in_flight.schedule(self._traced[structure.row_key], row)
+        return self._in_flight.schedule(self._traced[source.key], row)
 
-    def _build(self, structure: BatchStructure) -> None:
+    def _build(self, specs: Any) -> None:
         """Creates the variables of a model that has not been built."""
         if self._model.built:
             return
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(structure.specs)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
         with self._model.distribute_strategy.scope():
             self._model(
                 tf.nest.map_structure(

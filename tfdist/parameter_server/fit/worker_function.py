@@ -9,12 +9,7 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
-from tfdist.parameter_server.fit import message
-from tfdist.parameter_server.fit.batch_source import (
-    IteratorSource,
-    Source,
-    source_of_rows,
-)
+from tfdist.parameter_server.fit.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
@@ -59,7 +54,7 @@ class WorkerFunction:
     ) -> None:
         self._strategy = strategy
         self._structure = structure
-        self._specs = message.tensor_specs(structure)
+        self._specs = tensor_specs(structure)
         self._tickets = [] if rounds is None else [TICKET]
         is_narrow = learns and strategy.wire_dtype is not None
         run = self._on_tensors(step, rounds, is_narrow)
@@ -97,7 +92,7 @@ class WorkerFunction:
 
         def run(*tensors: tf.Tensor) -> Any:
             of_batch = list(tensors[: len(self._specs)])
-            batch = message.pack(self._structure, of_batch)
+            batch = pack(self._structure, of_batch)
             if is_narrow:
                 with computing(NarrowComputation()):
                     return strategy.run(step, args=(batch,))
@@ -127,16 +122,9 @@ class WorkerFunction:
         )
         return local
 
-    def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
-        """Returns a function of `steps` batches as rows, perhaps of another structure."""
-        structure = structure or self._structure
-        return self._trace(source_of_rows(structure, self._tickets), steps)
+    def function(self, source: Source, steps: int) -> Any:
+        """Returns a `ConcreteFunction` of `steps` batches of a source."""
 
-    def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
-        """Returns a function of a worker's iterator, which takes `steps` batches."""
-        return self._trace(IteratorSource(self._structure, iterator_spec), steps)
-
-    def _trace(self, source: Source, steps: int) -> Any:
         def run(argument: Any) -> Any:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
@@ -149,7 +137,7 @@ class WorkerFunction:
 
         with self._strategy.scope():
             traced = tf.function(run, autograph=False)
-            function = traced.get_concrete_function(source.spec(steps))
+            function = traced.get_concrete_function(source.spec(steps, self._tickets))
         _prepare_quickly(function)
         if self.cached_steps is not None:
             _tf.leave_out_constant_folding(function)
@@ -161,7 +149,7 @@ class WorkerFunction:
         """Adds steps; returns the result of the last one."""
 
         def add(i: Any, _: State) -> tuple[Any, State]:
-            tensors = [*source.tensors(argument, i), *slot]
+            tensors = [*source.tensors(argument, i, self._tickets), *slot]
             return self.step.add(tensors, "step_0"), ()
 
         return repeated(add, steps, copies(self.step.size))[0]
