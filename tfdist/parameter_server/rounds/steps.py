@@ -13,6 +13,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.strides import split
 from tfdist.parameter_server.fit.feed import Feed
 from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.fit.sent_functions import RoundsUnderWay
 from tfdist.parameter_server.fit.sources import ChiefBatches, Source, row_of
 from tfdist.parameter_server.fit.steps import WorkerSteps
 from tfdist.parameter_server.fit.worker_function import WorkerFunction
@@ -68,7 +69,7 @@ class _Message:
         ]
 
 
-class RoundSteps(WorkerSteps):
+class RoundSteps(WorkerSteps, RoundsUnderWay):
     """Runs the train steps of a model in rounds of so many batches.
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
