@@ -12,8 +12,8 @@ from tfdist.data import LeasedDataset, SourceError, chief_only_reasons
 from tfdist.data.auto_leases import auto_leased
 from tfdist.graph.functions import digest
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.sources import ChiefBatches
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.sources import ChiefBatches
-from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 from tfdist.peers.input import ShardedIterator, Totals
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE

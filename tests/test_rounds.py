@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 sys.path.insert(0, str(Path(__file__).parent / "features"))
 from models import compiled, mlp  # noqa: E402

@@ -12,8 +12,8 @@ from tfdist._short_traceback import ending_in_the_program
 from tfdist.keras import hooks
 from tfdist.liveness.step_error import shortened, summary
 from tfdist.liveness.tf_log import CoordinatorLog, OfTensorFlowAlone
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
 
 TITLE = "Graph execution error:\n\n"
 STACK = """Graph execution error:

@@ -14,12 +14,12 @@ import tensorflow as tf
 import tfdist
 from tfdist.parameter_server.consistency.policy import Phase
 from tfdist.parameter_server.consistency.timeline import TimelineFile
-from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.gate import bounded_gate
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.step_graph import step_graph
 from tfdist.parameter_server.step_graph.tasks import device_of
+from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [
     pytest.mark.parameter_server,

@@ -23,8 +23,8 @@ from record_files import (
 )
 
 from tfdist.data import from_files
-from tfdist.parameter_server.fit import leased_batches
-from tfdist.parameter_server.fit.shared_files import SharedFiles
+from tfdist.parameter_server.feed import leased_batches
+from tfdist.parameter_server.feed.shared_files import SharedFiles
 
 pytestmark = pytest.mark.parameter_server
 

@@ -20,7 +20,7 @@ from tfdist.checkpoint.fit_state import CheckpointMismatchError, groups_of
 from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.data import from_source
-from tfdist.parameter_server.fit.shared_files import SharedFiles
+from tfdist.parameter_server.feed.shared_files import SharedFiles
 
 from ..deadline import DEADLINE
 

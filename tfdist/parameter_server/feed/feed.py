@@ -17,9 +17,9 @@ from tfdist.data.source_files import SourceFiles
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
 from tfdist.liveness.step_error import reason, saying
-from tfdist.parameter_server.fit.leased_batches import LeasedBatches, LeaseReaders
-from tfdist.parameter_server.fit.sources import ChiefBatches
-from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.parameter_server.feed.leased_batches import LeasedBatches, LeaseReaders
+from tfdist.parameter_server.feed.sources import ChiefBatches
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 
 _log = logging.getLogger("tfdist")
 

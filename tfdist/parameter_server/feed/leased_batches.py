@@ -28,9 +28,9 @@ from tfdist.data.source_files import SourceFiles, Stamp
 from tfdist.data.transformations import above_a_source
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying
-from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
-from tfdist.parameter_server.fit.shared_files import SharedFiles
-from tfdist.parameter_server.fit.sources import ChiefBatches
+from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.shared_files import SharedFiles
+from tfdist.parameter_server.feed.sources import ChiefBatches
 
 _log = logging.getLogger("tfdist")
 

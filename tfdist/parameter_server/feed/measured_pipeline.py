@@ -17,9 +17,9 @@ from tfdist.data.pipeline_report import (
 )
 from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders
-from tfdist.parameter_server.fit.on_workers import on_workers
+from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.leased_batches import LeaseReaders
+from tfdist.parameter_server.feed.on_workers import on_workers
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
 _AT_ONCE = 4

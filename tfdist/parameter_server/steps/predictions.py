@@ -7,12 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfdist.keras.building import PREDICT, step_of, trace_with_state
-from tfdist.parameter_server.fit.feed import FedBatch
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.refusals import check_captures
-from tfdist.parameter_server.fit.sources import ChiefBatches, row_of
-from tfdist.parameter_server.fit.tables import give_to_workers
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.feed.feed import FedBatch
+from tfdist.parameter_server.feed.sources import ChiefBatches, row_of
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.lookup_tables import give_to_workers
+from tfdist.parameter_server.steps.refusals import check_captures
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
 class WorkerPredictions:

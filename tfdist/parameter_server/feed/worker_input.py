@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.graph.functions import calls_python, shares_a_job
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.sources import Source, tensors_of
+from tfdist.parameter_server.feed.sources import Source, tensors_of
 
 # The graph contains the arrays of `from_tensor_slices`. If they are larger than this,
 # the chief reads the dataset and sends batches instead of a copy of all arrays per

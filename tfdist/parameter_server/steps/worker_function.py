@@ -9,7 +9,7 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
-from tfdist.parameter_server.fit.sources import Source, pack, tensor_specs
+from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds

@@ -20,21 +20,21 @@ from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import keeps_values
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.metric_sums import MetricSums
-from tfdist.parameter_server.fit.refusals import (
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import Source, row_of
+from tfdist.parameter_server.feed.worker_input import WorkerInput
+from tfdist.parameter_server.gate.gate import Gate
+from tfdist.parameter_server.rounds.rounds import Rounds
+from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.lookup_tables import give_to_workers
+from tfdist.parameter_server.steps.metric_sums import MetricSums
+from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError,
     check_captures,
     optimizers_of,
 )
-from tfdist.parameter_server.fit.sources import Source, row_of
-from tfdist.parameter_server.fit.tables import give_to_workers
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
-from tfdist.parameter_server.fit.worker_input import WorkerInput
-from tfdist.parameter_server.gate.gate import Gate
-from tfdist.parameter_server.rounds.rounds import Rounds
-from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 _log = logging.getLogger("tfdist")
 

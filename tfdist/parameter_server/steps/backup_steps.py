@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.parameter_server.consistency.synchronous import Synchronous
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.sources import ChiefBatches
+from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
 from tfdist.parameter_server.rounds.rounds import Rounds
-from tfdist.parameter_server.rounds.steps import RoundSteps
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.round_steps import RoundSteps
 
 
 class BackupSteps(RoundSteps):

@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.strides import split
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.sent_functions import RoundsUnderWay
-from tfdist.parameter_server.fit.sources import ChiefBatches, Source, row_of
-from tfdist.parameter_server.fit.steps import WorkerSteps
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches, Source, row_of
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.updates import Updates
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.sent_functions import RoundsUnderWay
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
 
 @dataclass

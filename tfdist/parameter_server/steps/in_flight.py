@@ -13,7 +13,7 @@ from tfdist import _tf
 from tfdist.liveness import supervision
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.watchdog import StalledError
-from tfdist.parameter_server.fit.sent_functions import (
+from tfdist.parameter_server.steps.sent_functions import (
     Explain,
     RoundsUnderWay,
     SentFunction,
