@@ -284,16 +284,10 @@ class FedDataset:
 
     def _rows_of(self, source: ChiefBatches) -> tf.data.Dataset:
         if source not in self._rows:
-            dataset = self._dataset
             if isinstance(source, LeasedBatches):
-                dataset = source.leases
-            # Joining a cluster renames the local devices, and a dataset made before that
-            # is bound to the old names. A copy from its graph is not.
-            if not _tf.is_of_this_cluster(dataset):
-                graph = _tf.dataset_graph(dataset)
-                dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
-                if source is self._sent:
-                    self._dataset = dataset
+                dataset = _tf.of_this_cluster(source.leases)
+            else:
+                dataset = self._dataset = _tf.of_this_cluster(self._dataset)
 
             def row(*batch: Any) -> tf.Tensor:
                 return source.row(as_element(batch))

@@ -6,13 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.keras.building import PREDICT, step_of, trace_with_state
+from tfdist.keras.building import PREDICT, step_of
 from tfdist.parameter_server.feed.feed import FedBatch
 from tfdist.parameter_server.feed.sources import ChiefBatches, row_of
 from tfdist.parameter_server.steps.in_flight import InFlight
-from tfdist.parameter_server.steps.lookup_tables import give_to_workers
-from tfdist.parameter_server.steps.refusals import check_captures
-from tfdist.parameter_server.steps.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_function import (
+    WorkerFunction,
+    trace_for_workers,
+)
 
 
 class WorkerPredictions:
@@ -46,17 +47,14 @@ class WorkerPredictions:
 
     def _schedule(self, source: ChiefBatches, row: tf.Tensor) -> Any:
         if source.key not in self._traced:
-            specs = source.structure.specs
-            self._build(specs)
-            give_to_workers(self._model)
+            self._build(source.structure.specs)
             strategy = self._model.distribute_strategy
             step = step_of(self._model, PREDICT)
-            traced = trace_with_state(
+            traced = trace_for_workers(
                 self._model,
-                specs,
+                source.structure,
                 lambda: WorkerFunction(strategy, step, source.structure),
             )
-            check_captures(traced.step.function, self._model)
             self._traced[source.key] = traced.function(source, 1)
         # The chief fetches every output and requests only `limit` ahead, so the number
         # of functions in flight needs no other bound.

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.keras.building import trace_with_state
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
@@ -27,14 +26,15 @@ from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.steps.in_flight import InFlight
-from tfdist.parameter_server.steps.lookup_tables import give_to_workers
 from tfdist.parameter_server.steps.metric_sums import MetricSums
 from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError,
-    check_captures,
     optimizers_of,
 )
-from tfdist.parameter_server.steps.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_function import (
+    WorkerFunction,
+    trace_for_workers,
+)
 
 _log = logging.getLogger("tfdist")
 
@@ -197,11 +197,10 @@ class WorkerSteps:
     def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
         gate = self._gate
         if (structure.key, gate) not in self._traced:
-            give_to_workers(self._model)
             caching = keeps_values(self._strategy.exchange)
-            traced = trace_with_state(
+            traced = trace_for_workers(
                 self._model,
-                structure.specs,
+                structure,
                 lambda: WorkerFunction(
                     self._strategy,
                     lambda batch: self._logs.pack(self._step(batch)),
@@ -212,8 +211,6 @@ class WorkerSteps:
                     self._is_training,
                 ),
             )
-            # Before a worker runs any of it.
-            check_captures(traced.step.function, self._model)
             _tell_of_seeds(traced.step.seeded, traced.step.not_copied)
             self._traced[structure.key, gate] = traced
             if self._is_training:
