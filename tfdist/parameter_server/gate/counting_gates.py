@@ -48,9 +48,8 @@ class OpenGate(Gate):
             ones = tf.fill([1], tf.cast(size, tf.int64))
             self._meter.add_staleness(worker[tf.newaxis], staleness[tf.newaxis], ones)
             self._meter.add_seconds(worker, tf.zeros([], tf.float64), ended - started)
-            if pulled is not None and pushed is not None:
-                times = started, started, pulled, pushed, ended, ended, ended
-                self._meter.record(worker, times)
+            times = started, started, pulled, pushed, ended, ended, ended
+            self._meter.record(worker, times)
         ops = before.op, None, None, has_written
         return result, Turn(*ops, scope, pulled, pushed)
 
@@ -128,9 +127,7 @@ class RoundGate(Gate):
             self._meter.add_dropped(self.worker, part - one)
             waited, in_all = self._started - asked, ended - asked
             self._meter.add_seconds(self.worker, waited, in_all)
-            if pulled is not None and pushed is not None:
-                times = [asked, self._started, pulled, pushed]
-                times += [self._arrived, self._turn, ended]
-                self._meter.record(self.worker, times)
+            times = asked, self._started, pulled, pushed, self._arrived
+            self._meter.record(self.worker, [*times, self._turn, ended])
         ops = self._entered.op, None, None, has_written
         return result, Turn(*ops, self.scope, pulled, pushed)

@@ -111,11 +111,10 @@ class WaitingGate(Gate):
             then, turn = self._wait(line, ticket, ready)
             with tf.control_dependencies([turn]):
                 ended = tf.timestamp()
-            counted = [self._meter.add_seconds(worker, before + then, ended - asked)]
-            if pulled is not None and pushed is not None:
-                times = asked, started, pulled, pushed, computed, turn, ended
-                counted.append(self._meter.record(worker, times))
-            self.finished(worker, ticket, [ended, *counted])
+            counted = self._meter.add_seconds(worker, before + then, ended - asked)
+            times = asked, started, pulled, pushed, computed, turn, ended
+            recorded = self._meter.record(worker, times)
+            self.finished(worker, ticket, [ended, counted, *recorded])
         ops = started.op, computed.op, turn.op, ended.op
         return result, Turn(*ops, scope, pulled, pushed)
 
