@@ -11,8 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.caching.blocks import blocks_of, kept
-from tfdist.parameter_server.caching.moving_block import BlockState, MovingBlock
+from tfdist.parameter_server.caching.blocks import (
+    Block,
+    BlockState,
+    blocks_of,
+    kept,
+)
 from tfdist.parameter_server.caching.tables import Table, tables_of
 from tfdist.parameter_server.caching.worker_cache import Kept
 from tfdist.parameter_server.exchange import WhenChanged
@@ -67,10 +71,7 @@ class CachedSteps:
         self._local = local = LocalSteps(
             step, lambda _: True, lambda handles: kept(handles, variables), tables
         )
-        self._blocks = [
-            MovingBlock(block, local.variables)
-            for block in blocks_of(local.variables, local.captured, known)
-        ]
+        self._blocks = blocks_of(local.variables, local.captured, known)
         self._names = {id(variable.handle): name for variable, name in known}
         key = [id(local.captured[each]) for each in self._placeholders]
         # Batches of another structure have another step, and must find the same values.
@@ -95,7 +96,7 @@ class CachedSteps:
         return [each for it in self._all for each in it.placeholders]
 
     @property
-    def _all(self) -> list[MovingBlock | Table]:
+    def _all(self) -> list[Block | Table]:
         return [*self._blocks, *self._tables]
 
     def note(self, exchanges: Exchanges) -> None:
@@ -167,8 +168,8 @@ class CachedSteps:
         ]
         values: list[Any] = [None] * len(self._local.variables)
         for block, state in zip(self._blocks, states, strict=True):
-            values[block.block.weight] = state.value
-            for i, slot in zip(block.block.slots, state.slots, strict=True):
+            values[block.weight] = state.value
+            for i, slot in zip(block.slots, state.slots, strict=True):
                 values[i] = slot
         own = {
             name: handle
@@ -181,8 +182,8 @@ class CachedSteps:
         result, after = self._local.compute(batch, captured, values, ids)
         states = [
             state._replace(
-                value=after[block.block.weight],
-                slots=tuple(after[i] for i in block.block.slots),
+                value=after[block.weight],
+                slots=tuple(after[i] for i in block.slots),
                 age=state.age + 1,
             )
             for block, state in zip(self._blocks, states, strict=True)
