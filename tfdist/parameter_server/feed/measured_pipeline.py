@@ -19,7 +19,7 @@ from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
 from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
-from tfdist.parameter_server.feed.on_workers import on_workers
+from tfdist.parameter_server.feed.worker_calls import on_workers
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
 _AT_ONCE = 4

@@ -23,7 +23,10 @@ from tfdist.keras.strides import (
     telling_the_ends,
 )
 from tfdist.liveness.peers import error_of_lost_ps
-from tfdist.parameter_server.checkpoints.resume import ResumableFit, resumable_fit
+from tfdist.parameter_server.checkpoints.resumable_fit import (
+    ResumableFit,
+    resumable_fit,
+)
 from tfdist.parameter_server.consistency.combinations import go_together
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every
