@@ -74,6 +74,7 @@ class ChiefBatches(Source):
     def part(self, argument: Any, first: Any, steps: int) -> Any:
         """Returns some of the rows."""
         rows = argument[first : first + steps]
+        # Where `first` is a tensor, the slice has lost its length.
         return tf.ensure_shape(rows, [steps, argument.shape[1]])
 
     def tensors(
@@ -98,6 +99,7 @@ def row_of(batch: Any) -> tuple[ChiefBatches, tf.Tensor]:
 
 
 def _as_tensor(value: Any) -> Any:
+    # Ragged and sparse values have tensors already; None stands for no targets or weights.
     if value is None or isinstance(value, tf.__internal__.CompositeTensor):
         return value
     return tf.convert_to_tensor(value)

@@ -31,6 +31,7 @@ def trace_for_workers(
     Raises:
         AsynchronousTrainingError: If the step uses something that only the chief has.
     """
+    # Before the trace, which captures the tables that there are.
     give_to_workers(model)
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
