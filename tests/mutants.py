@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "kept-back-for-ever",
-        "tfdist/parameter_server/fit/in_flight.py",
+        "tfdist/parameter_server/steps/in_flight.py",
         (
             "self.join_functions()\n        self.collect()\n        self.rounds.complete()",
             "self.join_functions()\n        self.rounds.complete()",

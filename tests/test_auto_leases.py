@@ -12,7 +12,8 @@ from tfdist.data import LeasedDataset, SourceError, chief_only_reasons
 from tfdist.data.auto_leases import auto_leased
 from tfdist.graph.functions import digest
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.feed import Feed
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches
 
 AUTOTUNE = tf.data.AUTOTUNE
 
@@ -182,7 +183,7 @@ def test_a_file_that_is_missing_truncated_or_a_pipe_is_named(tmp_path, capfd):
     for why in ("none cannot be opened", "pipe is no regular", "cut is truncated"):
         data = tf.data.TFRecordDataset([str(tmp_path / why.partition(" ")[0])]).batch(2)
         leases = leased_of(data).leases
-        feed = Feed(leases, BatchStructure(leases.element_spec), None)
+        feed = Feed(leases, ChiefBatches(BatchStructure(leases.element_spec)))
         with pytest.raises(SourceError, match=f"/{why}.*AutoShardPolicy.OFF") as e:
             feed.take(9)
         assert "\n" not in str(e.value)
@@ -197,7 +198,7 @@ def test_what_a_function_of_the_program_raises_is_shown_with_its_lines(paths):
         lambda record: tf.py_function(fail, [record], tf.string)
     )
     with pytest.raises(tf.errors.InvalidArgumentError) as e:
-        Feed(data, BatchStructure(data.element_spec), None).take(1)
+        Feed(data, ChiefBatches(BatchStructure(data.element_spec))).take(1)
     first, *calls, last = str(e.value.message).splitlines()
     assert first == last == "ValueError: no number"
     assert [line for line in calls if line.startswith("  File ")] == [

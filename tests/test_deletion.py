@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 from tfdist.peers.input import ShardedIterator, Totals
 
 from .deadline import DEADLINE, PROGRAM_DEADLINE
@@ -29,7 +30,7 @@ class Slow:
 
 def feed_of(iterator):
     rows = tf.data.Dataset.range(1)
-    feed = Feed(rows, BatchStructure(rows.element_spec), None)
+    feed = Feed(rows, ChiefBatches(BatchStructure(rows.element_spec)))
     feed._batches = iterator
     return feed
 
@@ -61,7 +62,7 @@ def test_one_that_was_never_read_has_nothing_to_delete(make):
     before = set(threading.enumerate())
     rows = tf.data.Dataset.range(1)
     if make == "feed":
-        owner = Feed(rows, BatchStructure(rows.element_spec), None)
+        owner = Feed(rows, ChiefBatches(BatchStructure(rows.element_spec)))
     else:
         owner = ShardedIterator(list, BatchStructure(rows.element_spec), Totals(True))
     del owner

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from tfdist import _tf
-from tfdist.parameter_server.fit import in_flight as in_flight_module
-from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.steps import in_flight as in_flight_module
+from tfdist.parameter_server.steps.in_flight import InFlight
 
 from .deadline import DEADLINE
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist.data import from_source
 from tfdist.data.auto_leases import auto_leased
 from tfdist.data.chief_only_reasons import OnlyTheChiefReads
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders
+from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 
 
 def seeded(record):

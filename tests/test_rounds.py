@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 sys.path.insert(0, str(Path(__file__).parent / "features"))
 from models import compiled, mlp  # noqa: E402
@@ -315,11 +315,13 @@ class Learning(keras.Sequential):
 @pytest.mark.parametrize("cls", [keras.Sequential, Learning])
 def test_a_step_with_a_state_of_its_own_has_a_message(strategy, data, monkeypatch, cls):
     steps = []
-    on_rows = WorkerFunction.on_rows
+    function = WorkerFunction.function
     monkeypatch.setattr(
         WorkerFunction,
-        "on_rows",
-        lambda self, count, of: steps.append(count) or on_rows(self, count, of),
+        "function",
+        lambda self, source, count: (
+            steps.append(count) or function(self, source, count)
+        ),
     )
     with strategy.scope():
         model = cls([keras.Input((4,)), layers.Dense(1)])

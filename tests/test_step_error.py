@@ -16,8 +16,8 @@ from tfdist.liveness.step_error import (
     shortened,
     summary,
 )
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
 
 TITLE = "Graph execution error:\n\n"
 STACK = """Graph execution error:

@@ -157,7 +157,7 @@ class Epochs(_tf.TFEpochIterator):
         self._distribute_strategy = None
         self.steps_per_execution, self.steps_per_epoch = each, steps
         self._num_batches, self._steps_seen = batches, seen
-        self.data = SimpleNamespace(asked=None, taken=0, is_shown=None)
+        self.data = SimpleNamespace(steps_requested=None, taken=0, is_shown=None)
         self._current_iterator = self.data if steps else None
         self.data_adapter = self
         self.has_ended = False
@@ -199,7 +199,7 @@ def test_an_epoch_ends_once_the_batches_of_its_last_stride_are_read(
     for first, last, fed in in_strides(epochs, of_keras, lambda: size, SIZES, False):
         assert not fed.is_shown
         assert first == following
-        assert fed.asked == last + 1 - first
+        assert fed.steps_requested == last + 1 - first
         assert not epochs.has_ended
         following = last + 1
     assert epochs.has_ended
@@ -212,7 +212,7 @@ def test_keras_learns_how_many_batches_there_were() -> None:
     for _, _, fed in in_strides(epochs, of_keras, lambda: 10, SIZES, True):
         if fed.taken == 27:
             break  # Keras ends the epoch when no batch is left.
-        fed.taken = min(27, fed.taken + fed.asked)
+        fed.taken = min(27, fed.taken + fed.steps_requested)
     # The number that Keras itself arrives at, step by step.
     assert epochs._steps_seen == 28
 

@@ -6,7 +6,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys
-from tfdist.parameter_server.fit.termination import Termination
+from tfdist.parameter_server.checkpoints.termination import Termination
 
 {before}
 with Termination() as termination:

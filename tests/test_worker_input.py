@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.data.experimental import service
 
 from tfdist.keras.distributed_data import InputPipelines
-from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 
 
 def shares(dataset, monkeypatch, batches):

@@ -67,7 +67,7 @@ from tfdist.parameter_server.consistency_schedule import (
 from tfdist.parameter_server.exchange import Every as Every
 from tfdist.parameter_server.exchange import WhenChanged as WhenChanged
 from tfdist.parameter_server.exchange_report import ExchangeReport as ExchangeReport
-from tfdist.parameter_server.fit.refusals import (
+from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError as AsynchronousTrainingError,
 )
 from tfdist.parameter_server.strategy import (

@@ -367,57 +367,11 @@ def constant_data(steps):
     return tf.data.Dataset.from_tensors(batch).repeat(steps)
 
 
-def assert_each_log_is(expected, model, data):
-    seen = Logs()
-    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
-    found = [each for epoch in seen.epochs for each in epoch]
-    assert len(found) >= 3 * 120 / model.steps_per_execution
-    assert found == [expected] * len(found)
-    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
-
-
-@pytest.mark.parameter_server
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
-@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_batch_logs_are_those_of_whole_steps(
-    strategy, monkeypatch, steps_per_execution, known
-):
-    # Read after every step, so that a reading meets steps that write.
-    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
-    model = constant(strategy, steps_per_execution=steps_per_execution)
-    data = constant_data(120)
-    if not known:
-        data = data.filter(lambda *_: True)
-    assert_each_log_is(CONSTANT, model, data)
-
-
-@pytest.mark.parameter_server
-@pytest.mark.steps_write
-@pytest.mark.parametrize(
-    "exchange", [tfdist.Every(3), tfdist.WhenChanged(0.1)], ids=str
-)
-def test_batch_logs_are_those_of_whole_steps_between_exchanges(
-    strategy, monkeypatch, exchange
-):
-    monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
-    monkeypatch.setattr(strategy, "exchange", exchange)
-    for model in (keras.Model, OwnLogs):
-        extra = {"two": 2.0} if model is OwnLogs else {}
-        model = constant(strategy, model, steps_per_execution=3)
-        assert_each_log_is({**CONSTANT, **extra}, model, constant_data(120))
-
-
 class OwnLogs(keras.Model):
     """Returns other logs than the results of its metrics, so that workers send them."""
 
     def train_step(self, data):
         return {**super().train_step(data), "two": tf.constant(2.0)}
-
-
-@pytest.mark.parameter_server
-def test_logs_that_workers_send_are_those_of_whole_steps(strategy):
-    model = constant(strategy, OwnLogs)
-    assert_each_log_is({**CONSTANT, "two": 2.0}, model, constant_data(200))
 
 
 class InFunction(keras.Model):
@@ -429,11 +383,41 @@ class InFunction(keras.Model):
 
 
 @pytest.mark.parameter_server
-def test_batch_logs_of_a_step_in_a_function_are_those_of_whole_steps(
-    strategy, monkeypatch
+@pytest.mark.parametrize(
+    ("model", "steps_per_execution", "exchange", "known"),
+    [
+        *(
+            (keras.Model, each, None, known)
+            for each in (1, 3)
+            for known in (True, False)
+        ),
+        (OwnLogs, 1, None, True),
+        (InFunction, 1, None, True),
+        *(
+            pytest.param(model, 3, exchange, True, marks=pytest.mark.steps_write)
+            for model in (keras.Model, OwnLogs)
+            for exchange in (tfdist.Every(3), tfdist.WhenChanged(0.1))
+        ),
+    ],
+)
+def test_batch_logs_are_those_of_whole_steps(
+    strategy, monkeypatch, model, steps_per_execution, exchange, known
 ):
+    # Read after every step, so that a reading meets steps that write.
     monkeypatch.setattr(step_logs, "MAX_AGE", 0.0)
-    assert_each_log_is(CONSTANT, constant(strategy, InFunction), constant_data(120))
+    if exchange is not None:
+        monkeypatch.setattr(strategy, "exchange", exchange)
+    expected = {**CONSTANT, **({"two": 2.0} if model is OwnLogs else {})}
+    model = constant(strategy, model, steps_per_execution=steps_per_execution)
+    data = constant_data(120)
+    if not known:
+        data = data.filter(lambda *_: True)
+    seen = Logs()
+    history = model.fit(data, epochs=3, callbacks=[seen], verbose=0).history
+    found = [each for epoch in seen.epochs for each in epoch]
+    assert len(found) >= 3 * 120 / steps_per_execution
+    assert found == [expected] * len(found)
+    assert own_logs(history) == {name: [value] * 3 for name, value in expected.items()}
 
 
 class NoMetrics(keras.Sequential):

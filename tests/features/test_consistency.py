@@ -7,19 +7,19 @@ import math
 import threading
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
+from models import built_in_scope, positions
 
 import tfdist
 from tfdist.parameter_server.consistency.policy import Phase
 from tfdist.parameter_server.consistency.timeline import TimelineFile
-from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.gate import bounded_gate
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.step_graph import step_graph
 from tfdist.parameter_server.step_graph.tasks import device_of
+from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [
     pytest.mark.parameter_server,
@@ -102,21 +102,11 @@ def remembering():
 
 
 def data(batches=BATCHES):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH * batches, 20)).astype("float32")
-    return x, np.abs(x[:, :10]).argmax(axis=1)
+    return positions(BATCH * batches)
 
 
 def compiled(strategy, make=mlp, optimizer="sgd", **options):
-    with strategy.scope():
-        model = make()
-        model.compile(
-            optimizer,
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **options,
-        )
-    return model
+    return built_in_scope(strategy, make, optimizer, **options)
 
 
 def train(model, batches=BATCHES, **options):
@@ -445,34 +435,31 @@ def starts_of(gate):
     return start.get_concrete_function(tf.TensorSpec([], tf.int64))
 
 
-def test_a_lost_step_is_taken_out(gate):
-    start = starts_of(gate)
-    start(tf.constant(1, tf.int64))
-    waiting = threading.Thread(target=start, args=(tf.constant(0, tf.int64),))
-    waiting.start()
-    waiting.join(1.0)
-    assert waiting.is_alive()
-    gate.leave(1)
-    waiting.join(30.0)
-    assert not waiting.is_alive()
-
-
-def test_a_lost_step_that_waits_is_ended(gate):
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [(1, []), (0, ["this step was taken from its worker"])],
+    ids=["the step that others wait for", "the step that waits"],
+)
+def test_a_lost_step_is_taken_out(gate, lost, said):
     start = starts_of(gate)
     start(tf.constant(1, tf.int64))
     errors = []
 
     def wait():
-        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        try:
             start(tf.constant(0, tf.int64))
-        errors.append(str(error.value))
+        except tf.errors.InvalidArgumentError as error:
+            errors.append(str(error))
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     waiting.join(1.0)
-    gate.leave(0)
+    assert waiting.is_alive()
+    gate.leave(lost)
     waiting.join(30.0)
-    assert "this step was taken from its worker" in errors[0]
+    assert not waiting.is_alive()
+    assert len(errors) == len(said)
+    assert all(each in error for each, error in zip(said, errors, strict=True))
 
 
 def test_a_key_that_a_lost_step_has_kept_is_replaced(gate, monkeypatch):

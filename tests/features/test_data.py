@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import Seen, compiled, counting
+from uses_of_data import assert_seen_once
 
 import launch
 
@@ -254,14 +255,20 @@ def test_generator_that_fails(model, samples):
         model.fit(batches(), verbose=0)
 
 
-@pytest.mark.feature("`experimental_distribute_dataset`, with `class_weight`")
-def test_distributed_dataset(fits_once, samples, strategy, model):
-    data = strategy.experimental_distribute_dataset(dataset(samples).batch(8))
+def uses_once(fits_once, model, data, x):
+    """Checks `fit`, without and with weights of classes, and the other methods."""
     fits_once(data)
     before = model.get_weights()
     fits_once(data, class_weight=dict.fromkeys(range(SAMPLES), 0.0))
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    seen_once_in_each_method(model, data, samples[0])
+    # Where each worker has its own, in the order of steps and workers.
+    assert_seen_once(model, data, x, in_order=False)
+
+
+@pytest.mark.feature("`experimental_distribute_dataset`, with `class_weight`")
+def test_distributed_dataset(fits_once, samples, strategy, model):
+    data = strategy.experimental_distribute_dataset(dataset(samples).batch(8))
+    uses_once(fits_once, model, data, samples[0])
 
 
 @pytest.mark.feature("`distribute_datasets_from_function`, whose datasets are shards")
@@ -273,23 +280,7 @@ def test_datasets_from_function(fits_once, samples, strategy, model):
         return mine.batch(context.get_per_replica_batch_size(8))
 
     data = strategy.distribute_datasets_from_function(shard)
-    fits_once(data)
-    before = model.get_weights()
-    fits_once(data, class_weight=dict.fromkeys(range(SAMPLES), 0.0))
-    np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    seen_once_in_each_method(model, data, samples[0])
-
-
-def seen_once_in_each_method(model, data, x):
-    history = model.fit(data, validation_data=data, verbose=0).history
-    np.testing.assert_array_equal(history["val_seen"], [ONCE])
-    results = model.evaluate(data, verbose=0, return_dict=True)
-    np.testing.assert_array_equal(results["seen"], ONCE)
-    predicted, expected = (model.predict(each, verbose=0) for each in (data, x))
-    # Where each worker has its own, in the order of steps and workers.
-    np.testing.assert_allclose(
-        np.sort(predicted, axis=0), np.sort(expected, axis=0), rtol=1e-5
-    )
+    uses_once(fits_once, model, data, samples[0])
 
 
 @pytest.mark.parameter_server

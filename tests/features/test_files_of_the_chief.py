@@ -23,8 +23,8 @@ from record_files import (
 )
 
 from tfdist.data import from_files
-from tfdist.parameter_server.fit import leased_batches
-from tfdist.parameter_server.fit.shared_files import SharedFiles
+from tfdist.parameter_server.feed import leased_batches
+from tfdist.parameter_server.feed.shared_files import SharedFiles
 
 pytestmark = pytest.mark.parameter_server
 
@@ -47,29 +47,11 @@ def of_python(paths):
     return tf.data.TFRecordDataset(paths).map(parse).map(same).batch(8)
 
 
-def of_a_variable(paths):
-    seen = tf.Variable(0)
-
-    def count(x, y):
-        with tf.control_dependencies([seen.assign_add(1)]):
-            return tf.identity(x), y
-
-    return tf.data.TFRecordDataset(paths).map(parse).map(count).batch(8)
-
-
 def with_a_seed(paths):
     def draw(x, y):
         return x + tf.random.uniform([4], seed=1), y
 
     return tf.data.TFRecordDataset(paths).map(parse).map(draw).batch(8)
-
-
-def filtered(paths):
-    return tf.data.TFRecordDataset(paths).map(parse).filter(lambda x, y: True).batch(8)
-
-
-def cached(paths):
-    return tf.data.TFRecordDataset(paths).map(parse).cache().batch(8)
 
 
 def of_the_chief_alone(paths):
@@ -80,12 +62,10 @@ def of_the_chief_alone(paths):
     return batched([f"/proc/self/fd/{of_the_chief_alone.fd}"])
 
 
+# Of what is refused for its graph, these stand for all: tests/test_not_auto_leased.py.
 NOT_FOLLOWED = {
     of_python: "calls Python functions",
-    of_a_variable: "uses a variable, a table",
     with_a_seed: "draws with a seed",
-    filtered: "filter comes after its source",
-    cached: "cache comes after its source",
     of_the_chief_alone: "worker 0 has not the chief's /proc/self/fd/",
 }
 

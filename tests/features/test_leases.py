@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import compiled, counting
+from uses_of_data import assert_seen_once, assert_weighted_as_in_one_process
 
 from tfdist.data import SourceError, from_files, from_source
 
@@ -132,38 +133,13 @@ def test_the_chief_reads_what_workers_cannot(
 
 @pytest.mark.feature("Leases in `evaluate` and `predict`, and as validation data")
 def test_evaluate_and_predict(model, files):
-    data = from_source(files).batch(8)
-    results = model.evaluate(data, verbose=0, return_dict=True)
-    np.testing.assert_array_equal(results["seen"], ONCE)
-    np.testing.assert_allclose(
-        model.predict(data, verbose=0),
-        model.predict(np.load(files[0]), verbose=0),
-        rtol=1e-5,
-    )
-    history = model.fit(data, validation_data=data, verbose=0).history
-    np.testing.assert_array_equal(history["val_seen"], [ONCE])
+    assert_seen_once(model, from_source(files).batch(8), np.load(files[0]))
 
 
 @pytest.mark.feature("Leases with `class_weight`, and with sample weights")
 @pytest.mark.parametrize("kind", ["class", "sample"])
 def test_weights(strategy, files, kind, caplog):
-    def build():
-        return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.0))
-
-    with strategy.scope():
-        model = build()
-    plain = build()
-    plain.set_weights(model.get_weights())
-    data, options = from_source(files).map(lambda x, y: (x, y[0])), {}
-    if kind == "class":
-        options["class_weight"] = {i: 1.0 + i for i in range(SAMPLES)}
-    else:
-        data = data.map(lambda x, y: (x, y, 1.0 + y))
-    one, other = (
-        each.fit(data.batch(8), verbose=0, **options).history["loss"]
-        for each in (model, plain)
-    )
-    assert one == pytest.approx(other, rel=1e-5)
+    assert_weighted_as_in_one_process(strategy, from_source(files), SAMPLES, kind)
     assert "chief reads" not in caplog.text
 
 

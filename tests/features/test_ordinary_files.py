@@ -22,6 +22,7 @@ from record_files import (
     off,
     parse,
 )
+from uses_of_data import assert_seen_once, assert_weighted_as_in_one_process
 
 from tfdist.data import SourceError
 
@@ -85,37 +86,14 @@ def test_each_example_once(model, paths, make_directory, runs_on_workers, caplog
 @pytest.mark.feature("TFRecord files in `evaluate` and `predict`, and for validation")
 def test_evaluate_and_predict(model, paths):
     data = batched(paths)
-    results = model.evaluate(data, verbose=0, return_dict=True)
-    np.testing.assert_array_equal(results["seen"], ONCE)
-    x = np.concatenate([x for x, _ in data])
-    np.testing.assert_allclose(
-        model.predict(data, verbose=0), model.predict(x, verbose=0), rtol=1e-5
-    )
-    history = model.fit(data, validation_data=data, verbose=0).history
-    np.testing.assert_array_equal(history["val_seen"], [ONCE])
+    assert_seen_once(model, data, np.concatenate([x for x, _ in data]))
 
 
 @pytest.mark.feature("TFRecord files with `class_weight`, and with sample weights")
 @pytest.mark.parametrize("kind", ["class", "sample"])
 def test_weights(strategy, paths, kind):
-    def build():
-        return compiled(keras.layers.Dense(1), optimizer=keras.optimizers.SGD(0.0))
-
-    with strategy.scope():
-        model = build()
-    plain = build()
-    plain.set_weights(model.get_weights())
-    data, options = tf.data.TFRecordDataset(paths).map(parse), {}
-    data = data.map(lambda x, y: (x, y[0]))
-    if kind == "class":
-        options["class_weight"] = {i: 1.0 + i for i in range(SAMPLES)}
-    else:
-        data = data.map(lambda x, y: (x, y, 1.0 + y))
-    one, other = (
-        each.fit(data.batch(8), verbose=0, **options).history["loss"]
-        for each in (model, plain)
-    )
-    assert one == pytest.approx(other, rel=1e-5)
+    data = tf.data.TFRecordDataset(paths).map(parse)
+    assert_weighted_as_in_one_process(strategy, data, SAMPLES, kind)
 
 
 def first_numbers(record):

@@ -20,7 +20,7 @@ from tfdist.checkpoint.fit_state import CheckpointMismatchError, groups_of
 from tfdist.checkpoint.store import CorruptCheckpointError
 from tfdist.checkpoint.variables import VariableWriter
 from tfdist.data import from_source
-from tfdist.parameter_server.fit.shared_files import SharedFiles
+from tfdist.parameter_server.feed.shared_files import SharedFiles
 
 from ..deadline import DEADLINE
 
@@ -113,6 +113,19 @@ def program(strategy, tmp_path, monkeypatch):
 
     run.directory = tmp_path / "checkpoints"
     return run
+
+
+@pytest.fixture
+def fit(strategy, regression):
+    """Trains a model anew."""
+
+    def fit(*callbacks, epochs=1, **options):
+        with strategy.scope():
+            model = mlp(**options)
+        options = {"epochs": epochs, "callbacks": list(callbacks), **FIT}
+        return model.fit(*regression, **options)
+
+    return fit
 
 
 @pytest.fixture
@@ -422,12 +435,8 @@ class Rows(keras.metrics.Metric):
 
 @pytest.mark.feature("A corrupt checkpoint is skipped, and the previous one is used")
 @pytest.mark.parametrize("damage", ["truncated", "other bytes"])
-def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damage):
-    def main(*callbacks):
-        with strategy.scope():
-            model = mlp()
-        return model.fit(*regression, epochs=3, callbacks=list(callbacks), **FIT)
-
+def test_corrupt_checkpoint(program, killed, fit, caplog, damage):
+    main = functools.partial(fit, epochs=3)
     killed(main, [(0, 2), (1, 2)], at=(2, 6))
     before, newest = checkpoints(program.directory)
     file = max(newest.glob("variables.data*"), key=lambda path: path.stat().st_size)
@@ -454,43 +463,30 @@ def test_corrupt_checkpoint(strategy, regression, program, killed, caplog, damag
     "no",
     "some variables may be restored already",
 )
-def test_every_checkpoint_is_corrupt(strategy, regression, program, monkeypatch):
-    def main():
-        with strategy.scope():
-            model = mlp()
-        model.fit(*regression, epochs=1, **FIT)
-
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_every_checkpoint_is_corrupt(program, fit, monkeypatch, has_begun):
     def read(path, **groups):
         raise tf.errors.DataLossError(None, None, "Checksum does not match")
 
-    program(main)
-    monkeypatch.setattr("tfdist.checkpoint.variables.read", read)
-    with pytest.raises(CorruptCheckpointError, match="remove that directory"):
-        program(main)
-
-
-def test_checkpoints_of_which_none_is_whole_are_no_reason_to_begin_anew(
-    strategy, regression, program
-):
-    def main():
-        with strategy.scope():
-            model = mlp()
-        model.fit(*regression, epochs=1, **FIT)
-
-    program(main)
+    program(fit)
     (newest,) = checkpoints(program.directory)
-    for file in newest.glob("variables.data*"):
-        file.write_bytes(b"")
-    with pytest.raises(CorruptCheckpointError, match="can be read to its end: remove"):
-        program(main)
-    assert newest.exists()
+    if has_begun:
+        monkeypatch.setattr("tfdist.checkpoint.variables.read", read)
+    else:
+        for file in newest.glob("variables.data*"):
+            file.write_bytes(b"")
+    so_far = ", and some variables have been restored" if has_begun else ""
+    with pytest.raises(
+        CorruptCheckpointError,
+        match=f"can be read to its end{so_far}: remove that directory",
+    ):
+        program(fit)
+    assert has_begun or newest.exists()
 
 
 @pytest.mark.feature("A full disk causes a warning, and training continues")
 @pytest.mark.parametrize("seen_by", ["chief", "ps"])
-def test_full_disk(
-    strategy, regression, program, caplog, monkeypatch, runs_on_workers, seen_by
-):
+def test_full_disk(program, fit, caplog, monkeypatch, runs_on_workers, seen_by):
     def write(writer, path):
         raise tf.errors.ResourceExhaustedError(
             None, None, f"{path}; No space left on device"
@@ -504,12 +500,10 @@ def test_full_disk(
             monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
 
     def main():
-        with strategy.scope():
-            model = mlp()
-        model.fit(*regression, epochs=1, **FIT)
+        fit()
         fill_disk()
         with runs_on_workers(STEPS):
-            model.fit(*regression, epochs=1, **FIT)
+            fit()
 
     program(main)
     assert "No space left on device" in caplog.text
@@ -525,15 +519,10 @@ def test_full_disk(
     "no",
     "the error names the first variable that differs",
 )
-def test_another_model(strategy, regression, program):
-    def main(units):
-        with strategy.scope():
-            model = mlp(units=units)
-        model.fit(*regression, epochs=1, **FIT)
-
-    program(main, 1)
+def test_another_model(program, fit):
+    program(fit)
     with pytest.raises(CheckpointMismatchError, match=r"in place of .*kernel"):
-        program(main, 2)
+        program(functools.partial(fit, units=2))
 
 
 @pytest.mark.feature("Checkpoints of `fit` restore into other shards")

@@ -12,10 +12,10 @@ import tfdist
 from tfdist import _tf
 from tfdist.parameter_server.exchange import check_exchange
 from tfdist.parameter_server.exchange_report import Exchanges
-from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 

@@ -13,8 +13,8 @@ from tfdist.graph.functions import all_nodes
 from tfdist.parameter_server.caching import worker_cache
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange_report import Exchanges
-from tfdist.parameter_server.fit import worker_function
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 import launch
 import tfdist
 from tfdist.data import from_source
-from tfdist.parameter_server.fit import leased_batches
+from tfdist.parameter_server.feed import leased_batches
 
 EXAMPLES, EPOCHS, BATCH = 20_003, 3, 8
 LARGE, WIDTH = 320, 37_500  # Examples of 150 kB.

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import launch
 import tfdist
-from tfdist.parameter_server.fit import checkpoints
+from tfdist.parameter_server.checkpoints import checkpoints
 
 STARTUP = {"startup_timeout": 200.0}  # seconds
 PATIENCE = 240.0  # seconds, after which the program says where it waits, and ends

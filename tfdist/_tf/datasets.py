@@ -22,15 +22,17 @@ def dataset_from_graph(graph: tf.Tensor, element_spec: Any) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, element_spec)
 
 
-def is_of_this_cluster(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset was made since this process has joined its cluster.
+def of_this_cluster(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset, or a copy if it was made before this process joined its cluster.
 
     Connecting to a cluster renames the local devices. A dataset made before that is
-    bound to the old name and cannot be iterated; its graph can.
+    bound to the old name and cannot be iterated; a copy from its graph can.
     """
     here = tf.DeviceSpec.from_string(tf.identity(0).device)
     variant = tf.data.experimental.to_variant(dataset)
-    return tf.DeviceSpec.from_string(variant.device).job == here.job
+    if tf.DeviceSpec.from_string(variant.device).job == here.job:
+        return dataset
+    return dataset_from_graph(dataset_graph(dataset), dataset.element_spec)
 
 
 def iterator_state(iterator: Any) -> tf.Tensor:

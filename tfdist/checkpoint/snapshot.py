@@ -34,7 +34,7 @@ class Snapshot:
     `data` is the position of the dataset's iterator, of variants; None if the dataset
     cannot save one. `put_back` has the batches that were read, but whose steps have not
     run: a matrix of `bytes`, whose rows are leases or made by
-    `parameter_server.fit.message.to_row`. `data_size` counts the dataset's batches,
+    `parameter_server.feed.sources.ChiefBatches`. `data_size` counts the dataset's batches,
     negative if that is not known; `data_files` tells whether its files have changed.
     `seed` is that of the data's order, where the strategy has chosen it; `iterations`
     counts those over the data before this one.

@@ -26,11 +26,6 @@ class BatchStructure:
         return repr(self.specs)
 
     @property
-    def row_key(self) -> str:
-        """A key that is equal for structures whose batches travel in the same form."""
-        return self.key
-
-    @property
     def present(self) -> tuple[Any, ...]:
         """The type specs of the values in a batch."""
         return tuple(spec for spec in self._leaves if spec is not None)

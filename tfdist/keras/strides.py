@@ -22,7 +22,7 @@ def in_strides(
     """Takes steps together.
 
     `steps` are the first and the last step of each execution, and the data, which is
-    told how many steps to take next, as `asked`. `size` returns that number, and
+    told how many steps to take next, as `steps_requested`. `size` returns that number, and
     `sizes` is what it has returned. Yields the same of each stride.
     """
     length_unknown = epoch_iterator.num_batches is None
@@ -36,7 +36,7 @@ def in_strides(
             if length_unknown:
                 # Keras takes this for the number of batches once they have run out.
                 epoch_iterator._steps_seen = min(first, data.taken) + each
-            data.asked = count
+            data.steps_requested = count
             yield first, first + count - 1, data
             first += count
 

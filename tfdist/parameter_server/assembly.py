@@ -23,11 +23,11 @@ from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
-from tfdist.parameter_server.fit.in_flight import InFlight
 from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gates import Gates
 from tfdist.parameter_server.settings import Settings
 from tfdist.parameter_server.step_counter import StepCounter
+from tfdist.parameter_server.steps.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 

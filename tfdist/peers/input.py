@@ -60,7 +60,7 @@ class ShardedIterator:
             After the last batch, the count and the total are 0.
         structure: The structure of a batch.
         totals: What is known of the batches before they are read.
-        asked: How many steps to take next; None for `steps_per_execution`.
+        steps_requested: How many steps to take next; None for `steps_per_execution`.
         taken: How many steps have run, including those before a checkpoint.
         seed: The seed of the order of the data.
         iterations: How many iterations over the data came before.
@@ -78,7 +78,7 @@ class ShardedIterator:
         self._open_values = open_values
         self.structure = structure
         self.totals = totals
-        self.asked: int | None = None
+        self.steps_requested: int | None = None
         self.taken = taken
         self.seed = seed
         self.iterations = iterations

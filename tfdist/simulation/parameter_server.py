@@ -13,7 +13,7 @@ from tfdist.simulation.simulator import Event, Simulator
 from tfdist.simulation.size import size_of
 from tfdist.simulation.step_cost import CORES, Hosts, Parts, StepCost
 
-# As in `tfdist.parameter_server.fit.in_flight`.
+# As in `tfdist.parameter_server.steps.in_flight`.
 MESSAGES_PER_WORKER = 4
 # The share of the steps in which workers that began together drift apart.
 _WARM_UP = 0.25

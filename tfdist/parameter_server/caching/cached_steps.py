@@ -11,8 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.caching.blocks import blocks_of, kept, moves_of
-from tfdist.parameter_server.caching.moving_block import BlockState, MovingBlock
+from tfdist.parameter_server.caching.blocks import (
+    Block,
+    BlockState,
+    blocks_of,
+    kept,
+    moves_of,
+)
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.caching.tables import Table, tables_of
 from tfdist.parameter_server.caching.worker_cache import Kept
@@ -93,7 +98,7 @@ class CachedSteps:
         return [each for it in self._all for each in it.placeholders]
 
     @property
-    def _all(self) -> list[MovingBlock | Table]:
+    def _all(self) -> list[Block | Table]:
         return [*self._blocks, *self._tables]
 
     def note(self, exchanges: Exchanges) -> None:

@@ -23,23 +23,26 @@ from tfdist.keras.strides import (
     telling_the_ends,
 )
 from tfdist.liveness.peers import error_of_lost_ps
+from tfdist.parameter_server.checkpoints.resumable_fit import (
+    ResumableFit,
+    resumable_fit,
+)
 from tfdist.parameter_server.consistency.combinations import go_together
 from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every
-from tfdist.parameter_server.fit import refusals
+from tfdist.parameter_server.feed.feed import FedDataset
+from tfdist.parameter_server.feed.leased_batches import LeaseReaders
+from tfdist.parameter_server.feed.measured_pipeline import measured_pipeline
+from tfdist.parameter_server.feed.shared_files import SharedFiles
 from tfdist.parameter_server.fit.export import with_whole_variables
-from tfdist.parameter_server.fit.feed import FedDataset
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders
-from tfdist.parameter_server.fit.measured_pipeline import measured_pipeline
 from tfdist.parameter_server.fit.pace import Pace, StepTime
-from tfdist.parameter_server.fit.predictions import WorkerPredictions
-from tfdist.parameter_server.fit.resume import ResumableFit, resumable_fit
-from tfdist.parameter_server.fit.shared_files import SharedFiles
 from tfdist.parameter_server.fit.staleness_logs import measure_staleness
-from tfdist.parameter_server.fit.steps import WorkerSteps
-from tfdist.parameter_server.fit.train_steps import TrainSteps
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.steps import refusals
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.predictions import WorkerPredictions
+from tfdist.parameter_server.steps.train_steps import TrainSteps
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 from tfdist.placement.link_use import STEPS, LinkUse, Traffic
 
 _log = logging.getLogger("tfdist")

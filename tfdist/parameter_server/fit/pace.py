@@ -69,7 +69,7 @@ class Pace:
         self._size = self._sizes.index(exchange)
         self.chosen = {exchange}
         self._enlarge_at = 0
-        self._settled_at: int | None = None
+        self._held_until: int | None = None
         self.start(0)
 
     def start(self, finished: int) -> None:
@@ -82,8 +82,8 @@ class Pace:
         Args:
             finished: How many steps have finished since the strategy was constructed.
         """
-        if self._settled_at is None:
-            self._settle(finished)
+        if self._held_until is None:
+            self._hold(finished)
         elapsed, done = self._clock() - self._since, finished - self._finished_then
         if elapsed >= _WINDOW_SECONDS and done:
             self.start(finished)
@@ -97,20 +97,20 @@ class Pace:
             self._size = larger
             strides = _STRIDES_BEFORE_LARGER * self._sizes[larger]
             self._enlarge_at = finished + strides
-        elif self._settled_at is not None and finished >= self._settled_at:
+        elif self._held_until is not None and finished >= self._held_until:
             while self._size and self._takes(self._size, seconds, _LONG):
                 self._size -= 1
         if self._sizes[self._size] not in self.chosen:
             self.chosen.add(self._sizes[self._size])
-            self._settle(finished)
+            self._hold(finished)
 
-    def _settle(self, finished: int) -> None:
+    def _hold(self, finished: int) -> None:
         """Waits with smaller sizes until each worker has had a message of this one.
 
         The first includes a trace, and takes long whatever the size is.
         """
         in_flight = (MESSAGES_PER_WORKER + 1) * max(self.chosen)
-        self._settled_at = finished + self._workers * in_flight
+        self._held_until = finished + self._workers * in_flight
 
     def _takes(self, size: int, seconds: float, limits: tuple[float, float]) -> bool:
         """Whether a message of a size takes longer than a limit."""

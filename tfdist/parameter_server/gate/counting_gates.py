@@ -1,32 +1,29 @@
-"""Gates at which nobody waits: they count steps, and the steps of rounds, which wait there."""
+"""Gates at which nobody waits: they count steps, and the steps of rounds.
+
+Neither has anything to reset: the number of an open gate needs no steps to end, and rounds
+are begun anew, and know of lost workers themselves.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.gate.gate import Turn
+from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.meter import Meter
 
 
-class OpenGate:
+class OpenGate(Gate):
     """Counts how stale asynchronous steps are, by a number on a ps.
 
     A step reads the number with its first variable there, and adds to it after its last
     write there. What has been added in between, others have written.
     """
 
-    slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)
-
     def __init__(self, meter: Meter) -> None:
-        self.device = meter.device
-        self._meter = meter
+        super().__init__(meter)
         with tf.device(self.device):
             self._written = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-    def slot(self) -> list[tf.Tensor]:
-        """Returns the worker's number."""
-        return self._meter.slot()
 
     def around(
         self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
@@ -51,42 +48,28 @@ class OpenGate:
             ones = tf.fill([1], tf.cast(size, tf.int64))
             self._meter.add_staleness(worker[tf.newaxis], staleness[tf.newaxis], ones)
             self._meter.add_seconds(worker, tf.zeros([], tf.float64), ended - started)
-            if pulled is not None and pushed is not None:
-                times = started, started, pulled, pushed, ended, ended, ended
-                self._meter.record(worker, times)
+            times = started, started, pulled, pushed, ended, ended, ended
+            self._meter.record(worker, times)
         ops = before.op, None, None, has_written
         return result, Turn(*ops, scope, pulled, pushed)
 
-    def reset(self) -> None:
-        """Does nothing: the number needs no steps to end."""
 
-    def leave(self, worker: int) -> None:
-        """Does nothing: nobody waits for a step."""
-
-
-class RoundGate:
+class RoundGate(Gate):
     """Counts the steps of rounds, and how long they have waited.
 
     A step says meanwhile what it does: it `entered` its round, and its gradient was
     `admitted` or dropped.
 
-    Args:
-        meter: Counts, on the ps.
-
     Attributes:
-        device: The device of the ps.
         scope: How the names of operations begin that belong to the step being traced
             only since it is part of a round.
         worker: The index of the worker that runs that step.
     """
 
-    slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)
-
     def __init__(self, meter: Meter) -> None:
-        self.device = meter.device
+        super().__init__(meter)
         self.scope = ""
         self.worker: Any = None
-        self._meter = meter
         self._entered: Any = None
         self._is_part: Any = None
         self._started: Any = None
@@ -94,10 +77,6 @@ class RoundGate:
         self._turn: Any = None
         self._counts: Any = None
         self._on_worker: Any = None
-
-    def slot(self) -> list[tf.Tensor]:
-        """Returns the worker's number."""
-        return self._meter.slot()
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
         """Notes what the step being traced waits for, and whether it is part of a round.
@@ -148,15 +127,7 @@ class RoundGate:
             self._meter.add_dropped(self.worker, part - one)
             waited, in_all = self._started - asked, ended - asked
             self._meter.add_seconds(self.worker, waited, in_all)
-            if pulled is not None and pushed is not None:
-                times = [asked, self._started, pulled, pushed]
-                times += [self._arrived, self._turn, ended]
-                self._meter.record(self.worker, times)
+            times = asked, self._started, pulled, pushed, self._arrived
+            self._meter.record(self.worker, [*times, self._turn, ended])
         ops = self._entered.op, None, None, has_written
         return result, Turn(*ops, self.scope, pulled, pushed)
-
-    def reset(self) -> None:
-        """Does nothing: rounds are begun anew."""
-
-    def leave(self, worker: int) -> None:
-        """Does nothing: rounds know of lost workers themselves."""

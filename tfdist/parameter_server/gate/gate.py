@@ -1,10 +1,13 @@
 """What a step does to take its turn, and where it does that."""
 
+import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import tensorflow as tf
+
+from tfdist.parameter_server.gate.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -34,24 +37,31 @@ class Turn:
         return op.name.startswith(self.scope)
 
 
-class Gate(Protocol):
+class Gate(abc.ABC):
     """Where each step reports, and may have to wait.
 
+    Args:
+        meter: Counts, on the ps where the gate is.
+
     Attributes:
-        device: The device of the ps where it is.
+        device: The device of that ps.
         slot_specs: The specs of the tensors of `slot`.
     """
 
-    device: str
-    slot_specs: ClassVar[Sequence[tf.TensorSpec]]
+    slot_specs: ClassVar[Sequence[tf.TensorSpec]] = (tf.TensorSpec([], tf.resource),)
+
+    def __init__(self, meter: Meter) -> None:
+        self.device = meter.device
+        self._meter = meter
 
     def slot(self) -> list[tf.Tensor]:
-        """Returns what a function needs to know of the worker that runs it.
+        """Returns what a function needs to know of the worker that runs it: its number.
 
         Each worker gets its own when it is called. Call it where a function is traced.
         """
-        ...
+        return self._meter.slot()
 
+    @abc.abstractmethod
     def around(
         self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
     ) -> tuple[Any, Turn]:
@@ -65,12 +75,9 @@ class Gate(Protocol):
         Returns:
             Its result, and the operations.
         """
-        ...
 
-    def reset(self) -> None:
-        """Forgets all steps. Call it while none is in flight."""
-        ...
+    def reset(self) -> None:  # noqa: B027 - not where nobody waits
+        """Forgets all steps, where any wait. Call it while none is in flight."""
 
-    def leave(self, worker: int) -> None:
+    def leave(self, worker: int) -> None:  # noqa: B027 - not where nobody waits
         """Takes a lost worker's step out, so that nobody waits for it."""
-        ...

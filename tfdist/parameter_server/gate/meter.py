@@ -105,10 +105,12 @@ class Meter:
         with tf.name_scope(scope):
             return tf.timestamp(), tf.timestamp()
 
-    def record(self, worker: tf.Tensor, times: Sequence[tf.Tensor]) -> tf.Operation:
-        """Adds the `StepTimes` of a step, which are not read before `take_times`."""
+    def record(self, worker: tf.Tensor, times: Sequence[Any]) -> list[tf.Operation]:
+        """Adds the `StepTimes` of a step, which `take_times` reads, if anybody asks."""
+        if not self.records:
+            return []
         row = [tf.cast(worker, tf.float64), *times]
-        return self._times.enqueue(tf.stack(row))
+        return [self._times.enqueue(tf.stack(row))]
 
     def take_times(self) -> np.ndarray:
         """Returns the times that were recorded and not taken yet, a row per step."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.gate.gate import Turn
+from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.meter import Meter
 
 TAKEN = -1
@@ -17,7 +17,7 @@ TAKEN = -1
 _numbers = itertools.count()
 
 
-class WaitingGate(abc.ABC):
+class WaitingGate(Gate):
     """Where each step asks whether it may start and write, and waits for the answer.
 
     A step waits at its worker's *line*, a queue on the ps into which whoever lets it go on
@@ -28,7 +28,6 @@ class WaitingGate(abc.ABC):
         num_workers: The number of workers.
 
     Attributes:
-        device: The device of the ps.
         lines: The line of each worker.
         name: How the names of its queues begin.
     """
@@ -38,9 +37,8 @@ class WaitingGate(abc.ABC):
     ) * 2
 
     def __init__(self, meter: Meter, num_workers: int) -> None:
-        self.device = meter.device
+        super().__init__(meter)
         self.name = f"tfdist_gate_{next(_numbers)}"
-        self._meter = meter
         self._num_workers = num_workers
         with tf.device(self.device):
             self.lines = [
@@ -113,11 +111,10 @@ class WaitingGate(abc.ABC):
             then, turn = self._wait(line, ticket, ready)
             with tf.control_dependencies([turn]):
                 ended = tf.timestamp()
-            counted = [self._meter.add_seconds(worker, before + then, ended - asked)]
-            if pulled is not None and pushed is not None:
-                times = asked, started, pulled, pushed, computed, turn, ended
-                counted.append(self._meter.record(worker, times))
-            self.finished(worker, ticket, [ended, *counted])
+            counted = self._meter.add_seconds(worker, before + then, ended - asked)
+            times = asked, started, pulled, pushed, computed, turn, ended
+            recorded = self._meter.record(worker, times)
+            self.finished(worker, ticket, [ended, counted, *recorded])
         ops = started.op, computed.op, turn.op, ended.op
         return result, Turn(*ops, scope, pulled, pushed)
 

@@ -1,20 +1,181 @@
-"""Rounds that end without the slowest workers."""
+"""Rounds that end without the slowest workers.
+
+One ps, the *lead*, decides for all of them which gradients of a round count.
+"""
 
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.rounds.lead import FollowingTurnstile, LeadTurnstile
+from tfdist.parameter_server.resources import Numbers, Resource
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.turnstile import Turnstile, step_of
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 
 
+class FollowingTurnstile(Turnstile):
+    """The turnstile of a ps that does what the lead has decided."""
+
+    def admit_as(self, counts: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        """Adds a gradient that counts, unless it is there already.
+
+        A lost worker may have told the lead, and not this ps.
+        """
+        with tf.device(self.device):
+            counts = tf.identity(counts)
+            return step_of(self._add_if(lambda *_: counts, batch, counts)[0])
+
+
+class LeadTurnstile(Turnstile):
+    """The turnstile that decides who may join a round, and whose gradients count.
+
+    The first N gradients count that were computed from the weights of the round, and the
+    others are dropped, on every ps. A step joins the current round, if its worker has not
+    computed a gradient of it yet, and waits for the next one otherwise. It need not wait
+    if the steps under way are too few to complete the round: near the end of an epoch,
+    some workers have no batch left, and some may be lost.
+
+    Args:
+        device: The device of the ps.
+        num_workers: The number of workers.
+        enough: The number N of gradients that make an update.
+        started: How many workers start a step of a round: N and the backups.
+    """
+
+    def __init__(
+        self, device: str, num_workers: int, enough: int, started: int
+    ) -> None:
+        super().__init__(device, num_workers, enough)
+        self._started = started
+        # The round that each worker has joined last, and whether its step is under way.
+        self._joined = Numbers(device, [-1] * num_workers)
+        self._runs = Numbers(device, [0] * num_workers)
+        self._full = Resource(
+            "FIFOQueueV2", device, component_types=[tf.int32], shapes=[[]], capacity=-1
+        )
+
+    def join(self, worker: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        """Waits until a step may join a round, and returns that; -1 if `let_all_pass` ended it.
+
+        If its batch counts in the current round, because a lost worker has said so, its gradient
+        is needed and does not wait.
+        """
+        with tf.device(self.device):
+            worker, batch = tf.identity(worker), tf.identity(batch)
+
+            def waits(
+                joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
+            ) -> tf.Tensor:
+                return ~joins & (is_open == 0)
+
+            def wait(
+                joins: tf.Tensor, current: tf.Tensor, is_open: tf.Tensor
+            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                with tf.control_dependencies(self._woken(current + 1)):
+                    return self._join_now(worker, batch)
+
+            at_first = self._join_now(worker, batch)
+            joins, current, _ = tf.while_loop(
+                waits, wait, at_first, parallel_iterations=1
+            )
+            none = tf.constant(-1, tf.int64)
+            return tf.identity(tf.where(joins, current, none), name="entered")
+
+    def _join_now(
+        self, worker: tf.Tensor, batch: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Joins the current round if the step may: whether, which, and if all may pass."""
+        lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
+        with tf.control_dependencies([lock]):
+            current, so_far = tf.unstack(self._state.read())
+            joined = self._joined.read()
+            runs = self._runs.read()
+            place = batch % self._counted.size
+            is_needed = (self._counted.at(place) == batch) & (
+                self._counted_in.at(place) == current
+            )
+            is_open = self._is_open.read()[0]
+        here = tf.cast(joined == current, tf.int64)
+        under_way = so_far + tf.reduce_sum(here * runs)
+        is_new = tf.gather(joined, worker) != current
+        is_first = is_new & (under_way < self._started)
+        joins = (so_far < self._enough) & (is_first | (under_way < self._enough))
+        joins |= is_needed
+        # Slices of length 0 or 1 write or leave, without a branch.
+        number = tf.cast(joins, tf.int64)
+        at = tf.reshape(worker, [1])[:number]
+        # The lock covers the writes only if these wait for what was read under it.
+        with tf.control_dependencies([joins, is_open]):
+            written = [
+                self._joined.set_at(at, tf.reshape(current, [1])[:number]),
+                self._runs.set_at(at, tf.ones([number], tf.int64)),
+            ]
+        with tf.control_dependencies(written):
+            unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([unlocked]):
+            return tf.identity(joins), tf.identity(current), is_open
+
+    def decide(
+        self, computed_in: tf.Tensor, worker: tf.Tensor, batch: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Decides whether the gradient of a step counts, and ends the step.
+
+        Returns whether it counts in the current round, and the step of what this ps adds.
+        """
+        with tf.device(self.device):
+            computed_in, worker = tf.identity(computed_in), tf.identity(worker)
+
+            def counts(current: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor:
+                return (computed_in == current) & (so_far < self._enough)
+
+            def end(current: tf.Tensor, now: tf.Tensor, adds: tf.Tensor) -> list[Any]:
+                is_full = tf.cast(adds & (now == self._enough), tf.int32)
+                count = tf.fill([is_full], self._enough)
+                at = tf.reshape(worker, [1])
+                stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
+                with tf.control_dependencies([stopped]):
+                    # Those that wait may have counted on this one.
+                    woken = self._wake(None, ~adds)
+                full = tf.raw_ops.QueueEnqueueManyV2(
+                    handle=self._full.handle, components=[count]
+                )
+                return [stopped, full, *woken]
+
+            adds, counted_in = self._add_if(counts, batch, computed_in, end)
+            # An update may have begun by now, but not ended: it would need this one.
+            is_of_round = (counted_in >= 0) & (counted_in == computed_in)
+            return is_of_round, step_of(adds)
+
+    def full(self) -> tf.Tensor:
+        """Waits until the round is full, or is to end; returns its number of gradients."""
+        with tf.device(self.device):
+            (count,) = tf.raw_ops.QueueDequeueV2(
+                handle=self._full.handle, component_types=[tf.int32]
+            )
+            count.set_shape([])
+            return count
+
+    def end(self, gradients: int) -> None:
+        """Ends a round with those that it has. Call it while no step is under way."""
+        with tf.device(self.device):
+            tf.raw_ops.QueueEnqueueV2(
+                handle=self._full.handle, components=[tf.constant(gradients)]
+            )
+
+    def leave(self, worker: tf.Tensor) -> None:
+        """Takes out the step of a worker, if it is the index of one: it is lost."""
+        with tf.device(self.device):
+            number = tf.cast(worker >= 0, tf.int64)
+            at = tf.reshape(worker, [1])[:number]
+            gone = self._runs.set_at(at, tf.zeros([number], tf.int64))
+            with tf.control_dependencies([gone]):
+                self._wake(None)
+
+
 class BackupRounds(Rounds):
     """The rounds of a model under `tfdist.Synchronous(backup_workers=b)`.
 
-    A batch does not belong to a round: its step joins the current one. One ps, the *lead*,
-    decides which gradients count, and the others follow.
+    A batch does not belong to a round: its step joins the current one.
 
     Cost: beyond `Rounds`, a step waits for the lead before it reads from other ps, and
     before it writes there.

@@ -76,7 +76,7 @@ class ReplicaSteps(ModelFunctions):
                 self._are_single = True
         ran, logs = 0, None
         step = self._on_shares(data, single=True)
-        for _ in range(data.asked or self.model.steps_per_execution):
+        for _ in range(data.steps_requested or self.model.steps_per_execution):
             had_data, found = step(data.values)
             if not int(had_data):
                 break
@@ -139,7 +139,7 @@ class ReplicaSteps(ModelFunctions):
                     ran, outputs = repeated(attempt, values, steps)
             return ran, self._logs(outputs)
 
-        in_strides = shares.asked is not None and not single
+        in_strides = shares.steps_requested is not None and not single
         key = f"{self.key_of(shares)} {in_strides} {single}"
         return self.function(key, shares.structure, execute)
 
@@ -218,4 +218,4 @@ def _as_float(value: Any) -> tf.Tensor:
 
 
 def _steps_of(data: ShardedIterator) -> tuple[tf.Tensor, ...]:
-    return () if data.asked is None else (tf.constant(data.asked),)
+    return () if data.steps_requested is None else (tf.constant(data.steps_requested),)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.fit.refusals import AsynchronousTrainingError
+from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
 
 
 def give_to_workers(model: Any) -> None:

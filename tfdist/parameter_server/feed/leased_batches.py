@@ -28,8 +28,9 @@ from tfdist.data.source_files import SourceFiles, Stamp
 from tfdist.data.transformations import above_a_source
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.liveness.step_error import saying
-from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
-from tfdist.parameter_server.fit.shared_files import SharedFiles
+from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.shared_files import SharedFiles
+from tfdist.parameter_server.feed.sources import ChiefBatches
 
 _log = logging.getLogger("tfdist")
 
@@ -41,8 +42,8 @@ _LEAST_RECORD_BYTES = 16_384
 _MOST_PIPELINES = 8
 
 
-class LeasedBatches(BatchStructure):
-    """The structure of batches that come as leases, and how a worker reads one.
+class LeasedBatches(ChiefBatches):
+    """Batches that a worker reads by leases, which the chief sends as rows.
 
     Args:
         dataset: The dataset.
@@ -51,7 +52,6 @@ class LeasedBatches(BatchStructure):
 
     Attributes:
         leases: The dataset of leases.
-        lease: The structure of a lease.
         files: The source, with its files as the last iteration found them.
     """
 
@@ -61,18 +61,17 @@ class LeasedBatches(BatchStructure):
         pipeline: Pipeline,
         auto_leased: AutoLeased | None = None,
     ) -> None:
-        super().__init__(dataset.element_spec)
+        super().__init__(BatchStructure(dataset.element_spec))
         self.auto_leased = auto_leased
         self.pipeline = pipeline
         self.leases = dataset.leases
-        self.lease = BatchStructure(self.leases.element_spec)
+        self.row_structure = BatchStructure(self.leases.element_spec)
         self.files = dataset.source
-        self._row_key = f"{self.key} by lease {pipeline.key}"
 
     @property
-    def row_key(self) -> str:
+    def key(self) -> tuple[type, str]:
         """A key of this pipeline alone, whose functions read by its leases."""
-        return self._row_key
+        return type(self), f"{self.structure.key} by lease {self.pipeline.key}"
 
     def files_now(self) -> SourceFiles:
         """Returns the files as an iteration finds them when it begins.
@@ -91,9 +90,9 @@ class LeasedBatches(BatchStructure):
         self.files = SourceFiles(tuple(there), self.files.describe)
         return self.files
 
-    def explained(self, rows: tf.Tensor, error: tf.errors.OpError) -> Exception:
+    def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
         """Returns the error of a step on some leases, with what these stand for."""
-        told = f"{error.message}\n  while it read {self._describe(rows)}"
+        told = f"{error.message}\n  while it read {self._describe(argument)}"
         if changed := self.files.what_changed(error.message):
             told = told.replace(_NO_RECORD, "no record begins where its lease says")
             return SourceError(f"{changed}\n  {told}")
@@ -107,13 +106,15 @@ class LeasedBatches(BatchStructure):
                     for each in part
                 ]
             )
-            for part, spec in zip(rows.numpy().T, self.lease.present, strict=False)
+            for part, spec in zip(
+                rows.numpy().T, self.row_structure.present, strict=False
+            )
         ]
         return self.files.describe(*columns)
 
-    def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
+    def read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""
-        return self.pipeline.read(lease)
+        return self.pipeline.read(of_row)
 
 
 class LeaseReaders:

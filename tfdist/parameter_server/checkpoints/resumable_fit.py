@@ -28,10 +28,10 @@ from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.checkpoints import Checkpoints, Progress
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.termination import Termination
+from tfdist.parameter_server.checkpoints.checkpoints import Checkpoints, Progress
+from tfdist.parameter_server.checkpoints.termination import Termination
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.steps.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 

@@ -4,12 +4,15 @@ The chief reads a finite dataset, so that every example is used exactly once. An
 dataset has no such count to keep, so its batches need not cross the network.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.graph.functions import calls_python, shares_a_job
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.parameter_server.feed.sources import Source, tensors_of
 
 # The graph contains the arrays of `from_tensor_slices`. If they are larger than this,
 # the chief reads the dataset and sends batches instead of a copy of all arrays per
@@ -17,7 +20,7 @@ from tfdist.graph.functions import calls_python, shares_a_job
 MAX_GRAPH_BYTES = 64 * 2**20
 
 
-class WorkerInput:
+class WorkerInput(Source):
     """The dataset on every worker: worker i of W takes every W-th batch from the i-th.
 
     The batches of all workers together are those of the dataset, even if it shuffles
@@ -47,6 +50,7 @@ class WorkerInput:
         is_shared: bool,
         is_tuned: bool,
     ) -> None:
+        super().__init__(BatchStructure(element_spec))
         self._graphs = graphs
         self._element_spec = element_spec
         self._coordinator = coordinator
@@ -85,10 +89,22 @@ class WorkerInput:
             graphs, dataset.element_spec, coordinator, num_workers, is_shared, is_tuned
         )
 
-    @property
-    def iterator_spec(self) -> tf.TypeSpec:
-        """The type spec of one worker's iterator."""
+    def spec(self, steps: int, tickets: Sequence[tf.TensorSpec] = ()) -> tf.TypeSpec:
+        """Returns the spec of one worker's iterator, whatever the number of steps."""
+        del steps, tickets
         return tf.data.IteratorSpec(self._element_spec)
+
+    def part(self, argument: Any, first: Any, steps: int) -> Any:
+        """Returns the iterator."""
+        del first, steps
+        return argument
+
+    def tensors(
+        self, argument: Any, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+    ) -> list[tf.Tensor]:
+        """Returns the tensors of the next batch."""
+        del step, tickets
+        return tensors_of(self.structure, next(argument))
 
     @property
     def iterators(self) -> Any:

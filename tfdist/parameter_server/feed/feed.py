@@ -17,9 +17,9 @@ from tfdist.data.source_files import SourceFiles
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
 from tfdist.liveness.step_error import reason, saying
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders
-from tfdist.parameter_server.fit.message import to_row
-from tfdist.parameter_server.fit.worker_input import WorkerInput
+from tfdist.parameter_server.feed.leased_batches import LeasedBatches, LeaseReaders
+from tfdist.parameter_server.feed.sources import ChiefBatches
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 
 _log = logging.getLogger("tfdist")
 
@@ -29,7 +29,7 @@ class FedBatch:
     """One batch on its way to a worker.
 
     Attributes:
-        row: The batch, serialized by `message.to_row`.
+        row: The batch, serialized by its source.
         feed: The feed that it comes from, which also has the next batches.
         output: The remote value of the result, once requested ahead of time.
     """
@@ -46,16 +46,15 @@ class Feed(Iterator[FedBatch]):
         rows: The dataset as serialized rows. The chief starts to read it when the first
             batch is requested. Its iterator is made at once, as Keras's is: the next one
             of a dataset that shuffles has another order.
-        structure: The structure of its batches.
+        source: What takes batches out of them: the rows may be leases.
         worker_input: The same dataset as the workers read it; None if they cannot.
-        is_by_lease: Whether the rows are leases.
-        otherwise: The rows and the structure of the same dataset by leases if these are
-            not, or the other way; None if there is only one way.
+        otherwise: Returns the rows and the source of the same dataset by leases if these
+            are not, or the other way; None if there is only one way.
         files: The files of the leases, as they were when the iteration began.
 
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
-        asked: How many steps to take next; None for `steps_per_execution`.
+        steps_requested: How many steps to take next; None for `steps_per_execution`.
         is_shown: Whether somebody sees the logs of the steps before the epoch ends.
         is_first: Whether the next steps are the first of an epoch, each of whose logs
             somebody sees.
@@ -66,16 +65,14 @@ class Feed(Iterator[FedBatch]):
     def __init__(
         self,
         rows: tf.data.Dataset,
-        structure: BatchStructure,
-        worker_input: WorkerInput | None,
-        is_by_lease: bool = False,
-        otherwise: Callable[[], tuple[tf.data.Dataset, BatchStructure]] | None = None,
+        source: ChiefBatches,
+        worker_input: WorkerInput | None = None,
+        otherwise: Callable[[], tuple[tf.data.Dataset, ChiefBatches]] | None = None,
         files: SourceFiles | None = None,
     ) -> None:
         self._files = files
-        self.structure = structure
+        self.source = source
         self.worker_input = worker_input
-        self.is_by_lease = is_by_lease
         self._otherwise = otherwise
         self._rows = rows
         self._ahead: collections.deque[FedBatch] = collections.deque()
@@ -86,7 +83,7 @@ class Feed(Iterator[FedBatch]):
             with _tf.executor_scope(self._executor):
                 self._unread = iter(rows)
         self.taken = 0
-        self.asked: int | None = None
+        self.steps_requested: int | None = None
         self.is_shown = True
         self.is_first = False
         self.is_last: bool | None = None
@@ -117,8 +114,7 @@ class Feed(Iterator[FedBatch]):
         """
         if is_by_lease != self.is_by_lease:
             if self._otherwise is not None:
-                self._rows, self.structure = self._otherwise()
-                self.is_by_lease = is_by_lease
+                self._rows, self.source = self._otherwise()
             else:
                 _log.warning(
                     "the dataset differs from that of the checkpoint, whose workers %s; "
@@ -130,6 +126,11 @@ class Feed(Iterator[FedBatch]):
         rows = [] if put_back is None else list(put_back)
         self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
         self.taken = batches - len(rows)
+
+    @property
+    def is_by_lease(self) -> bool:
+        """Whether the rows are leases."""
+        return isinstance(self.source, LeasedBatches)
 
     @property
     def size(self) -> int:
@@ -239,62 +240,57 @@ class FedDataset:
     ) -> None:
         self._readers = readers
         self._leased = readers.of(dataset)
-        self._structure = BatchStructure(dataset.element_spec)
+        self._sent = ChiefBatches(BatchStructure(dataset.element_spec))
         self._dataset = dataset
         self._coordinator = coordinator
         self._num_workers = num_workers
         # Traced once here, not in every iteration: TensorFlow registers a traced
         # function with every task and waits, holding the GIL, even for one that does
         # not respond.
-        self._rows: dict[bool, tf.data.Dataset] = {}
-        self._rows_and_structure(self._is_by_lease())
+        self._rows: dict[ChiefBatches, tf.data.Dataset] = {}
+        self._rows_of(self._source())
 
     @property
     def element_spec(self) -> Any:
         """The structure of type specs of a batch."""
-        return self._structure.specs
+        return self._sent.structure.specs
 
     def __iter__(self) -> Feed:
-        is_by_lease = self._is_by_lease()
-        rows, structure = self._rows_and_structure(is_by_lease)
-        worker_input = otherwise = None
+        source = self._source()
+        rows = self._rows_of(source)
+        worker_input = otherwise = files = None
         if self._leased is None:
             worker_input = WorkerInput.of(
                 self._dataset, self._coordinator, self._num_workers
             )
         elif self._leased.auto_leased is not None:
-            otherwise = functools.partial(self._rows_and_structure, not is_by_lease)
+            other = self._sent if source is self._leased else self._leased
+            otherwise = functools.partial(self._rows_and_source, other)
         # The files are noted when the iteration begins: a checkpoint compares them.
-        files = None
-        if is_by_lease:
-            assert self._leased is not None
-            files = self._leased.files_now()
-        return Feed(rows, structure, worker_input, is_by_lease, otherwise, files)
+        if isinstance(source, LeasedBatches):
+            files = source.files_now()
+        return Feed(rows, source, worker_input, otherwise, files)
 
-    def _is_by_lease(self) -> bool:
-        """Whether the next iteration is by leases: files may come and go between them."""
-        return self._leased is not None and self._readers.can_read(self._leased)
+    def _source(self) -> ChiefBatches:
+        """Returns that of the next iteration: files may come and go between them."""
+        if self._leased is not None and self._readers.can_read(self._leased):
+            return self._leased
+        return self._sent
 
-    def _rows_and_structure(
-        self, is_by_lease: bool
-    ) -> tuple[tf.data.Dataset, BatchStructure]:
-        if self._leased is None or not is_by_lease:
-            structure = row_structure = self._structure
-            dataset = self._dataset
-        else:
-            structure, row_structure = self._leased, self._leased.lease
-            dataset = self._leased.leases
-        if is_by_lease not in self._rows:
-            # Joining a cluster renames the local devices, and a dataset made before that
-            # is bound to the old names. A copy from its graph is not.
-            if not _tf.is_of_this_cluster(dataset):
-                graph = _tf.dataset_graph(dataset)
-                dataset = _tf.dataset_from_graph(graph, dataset.element_spec)
-                if not is_by_lease:
-                    self._dataset = dataset
+    def _rows_and_source(
+        self, source: ChiefBatches
+    ) -> tuple[tf.data.Dataset, ChiefBatches]:
+        return self._rows_of(source), source
+
+    def _rows_of(self, source: ChiefBatches) -> tf.data.Dataset:
+        if source not in self._rows:
+            if isinstance(source, LeasedBatches):
+                dataset = _tf.of_this_cluster(source.leases)
+            else:
+                dataset = self._dataset = _tf.of_this_cluster(self._dataset)
 
             def row(*batch: Any) -> tf.Tensor:
-                return to_row(row_structure, as_element(batch))
+                return source.row(as_element(batch))
 
-            self._rows[is_by_lease] = dataset.map(row)
-        return self._rows[is_by_lease], structure
+            self._rows[source] = dataset.map(row)
+        return self._rows[source]

@@ -21,8 +21,8 @@ from tfdist.checkpoint.fit_state import described, groups_of
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.steps.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.parameter_server.consistency.synchronous import Synchronous
-from tfdist.parameter_server.fit import refusals
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.steps import WorkerSteps
-from tfdist.parameter_server.rounds.backup_steps import BackupSteps
-from tfdist.parameter_server.rounds.steps import RoundSteps
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.steps import refusals
+from tfdist.parameter_server.steps.backup_steps import BackupSteps
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.round_steps import RoundSteps
+from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
 
 class TrainSteps:

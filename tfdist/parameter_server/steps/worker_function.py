@@ -7,14 +7,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.building import trace_with_state
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
-from tfdist.parameter_server.fit import message
-from tfdist.parameter_server.fit.batch_source import (
-    IteratorSource,
-    Source,
-    source_of_rows,
-)
+from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
@@ -22,7 +18,25 @@ from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
+from tfdist.parameter_server.steps.lookup_tables import give_to_workers
+from tfdist.parameter_server.steps.refusals import check_captures
 from tfdist.variables.fused_update import without_fused_updates
+
+
+def trace_for_workers(
+    model: Any, structure: BatchStructure, make: Callable[[], "WorkerFunction"]
+) -> "WorkerFunction":
+    """Returns what `make` traces of a model, whose tables are on the workers by then.
+
+    Raises:
+        AsynchronousTrainingError: If the step uses something that only the chief has.
+    """
+    # Before the trace, which captures the tables that there are.
+    give_to_workers(model)
+    function = trace_with_state(model, structure.specs, make)
+    # Before a worker runs any of it.
+    check_captures(function.step.function, model)
+    return function
 
 
 class WorkerFunction:
@@ -59,7 +73,7 @@ class WorkerFunction:
     ) -> None:
         self._strategy = strategy
         self._structure = structure
-        self._specs = message.tensor_specs(structure)
+        self._specs = tensor_specs(structure)
         self._tickets = [] if rounds is None else [TICKET]
         is_narrow = learns and strategy.wire_dtype is not None
         run = self._on_tensors(step, rounds, is_narrow)
@@ -97,7 +111,7 @@ class WorkerFunction:
 
         def run(*tensors: tf.Tensor) -> Any:
             of_batch = list(tensors[: len(self._specs)])
-            batch = message.pack(self._structure, of_batch)
+            batch = pack(self._structure, of_batch)
             if is_narrow:
                 with computing(NarrowComputation()):
                     return strategy.run(step, args=(batch,))
@@ -127,16 +141,9 @@ class WorkerFunction:
         )
         return local
 
-    def on_rows(self, steps: int, structure: BatchStructure | None = None) -> Any:
-        """Returns a function of `steps` batches as rows, perhaps of another structure."""
-        structure = structure or self._structure
-        return self._trace(source_of_rows(structure, self._tickets), steps)
+    def function(self, source: Source, steps: int) -> Any:
+        """Returns a `ConcreteFunction` of `steps` batches of a source."""
 
-    def on_iterator(self, iterator_spec: tf.TypeSpec, steps: int) -> Any:
-        """Returns a function of a worker's iterator, which takes `steps` batches."""
-        return self._trace(IteratorSource(self._structure, iterator_spec), steps)
-
-    def _trace(self, source: Source, steps: int) -> Any:
         def run(argument: Any) -> Any:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
@@ -149,7 +156,7 @@ class WorkerFunction:
 
         with self._strategy.scope():
             traced = tf.function(run, autograph=False)
-            function = traced.get_concrete_function(source.spec(steps))
+            function = traced.get_concrete_function(source.spec(steps, self._tickets))
         _prepare_quickly(function)
         if self.cached_steps is not None:
             _tf.leave_out_constant_folding(function)
@@ -161,7 +168,7 @@ class WorkerFunction:
         """Adds steps; returns the result of the last one."""
 
         def add(i: Any, _: State) -> tuple[Any, State]:
-            tensors = [*source.tensors(argument, i), *slot]
+            tensors = [*source.tensors(argument, i, self._tickets), *slot]
             return self.step.add(tensors, "step_0"), ()
 
         return repeated(add, steps, copies(self.step.size))[0]

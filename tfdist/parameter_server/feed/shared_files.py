@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.data.errors import SourceError
 from tfdist.data.source_files import Stamp
-from tfdist.parameter_server.fit.on_workers import on_workers
+from tfdist.parameter_server.feed.worker_calls import on_workers
 
 # What is compared of each file: its size, and so many bytes at its beginning and its end.
 _MOST_BYTES = 1024

@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.parameter_server.consistency.synchronous import Synchronous
-from tfdist.parameter_server.fit.in_flight import InFlight
+from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
 from tfdist.parameter_server.rounds.rounds import Rounds
-from tfdist.parameter_server.rounds.steps import RoundSteps
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.round_steps import RoundSteps
 
 
 class BackupSteps(RoundSteps):
@@ -38,10 +39,12 @@ class BackupSteps(RoundSteps):
     def _new_rounds(self) -> Rounds:
         return BackupRounds(self._model, self._batches, self._batches + self._backups)
 
-    def _deal(self, structure: Any, rows: list[tf.Tensor], is_usual: bool) -> None:
+    def _deal(
+        self, source: ChiefBatches, rows: list[tf.Tensor], is_usual: bool
+    ) -> None:
         self._updates.raise_error()
         for row in rows:
-            self._send(structure, [row], self._batch)
+            self._send(source, [row], self._batch)
             self._batch += 1
             # The first step has been traced, with the gradients that there are.
             if not self._has_update:

@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.strides import split
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
-from tfdist.parameter_server.fit.steps import WorkerSteps
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import ChiefBatches, Source, row_of
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.updates import Updates
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.sent_functions import RoundsUnderWay
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
+from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
 
 @dataclass
@@ -40,14 +41,14 @@ class _Message:
 
     Attributes:
         first: The number of the first one.
-        structure: The structure of a batch.
+        source: What takes them out of rows.
         rows: The batches, and with each its ticket.
         batches: The batches alone.
         fate: What becomes of them.
     """
 
     first: int
-    structure: BatchStructure = field(compare=False)
+    source: Source = field(compare=False)
     rows: tf.Tensor = field(compare=False)
     batches: tf.Tensor = field(compare=False)
     fate: _Fate = field(compare=False)
@@ -59,7 +60,7 @@ class _Message:
         return [
             _Message(
                 self.first + i * step,
-                self.structure,
+                self.source,
                 self.rows[i : i + 1],
                 self.batches[i : i + 1],
                 self.fate,
@@ -68,7 +69,7 @@ class _Message:
         ]
 
 
-class RoundSteps(WorkerSteps):
+class RoundSteps(WorkerSteps, RoundsUnderWay):
     """Runs the train steps of a model in rounds of so many batches.
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
@@ -102,23 +103,22 @@ class RoundSteps(WorkerSteps):
         """
         self._begin()
         self._recover()
-        asked = data.asked or self._steps
+        requested = data.steps_requested or self._steps
         self._begin_to_show(data)
         try:
-            rows = self._rows(data, asked)
+            rows = self._rows(data, requested)
         except StopIteration:
             self.finish()
             raise
-        self._deal(data.structure, rows, len(rows) == asked)
+        self._deal(data.source, rows, len(rows) == requested)
         return self._logs_to_show(data)
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs a round of one batch, and waits for it."""
         self._begin()
         self._are_read = False
-        batch = as_tensors(batch)
-        structure = BatchStructure.of_batch(batch)
-        self._deal(structure, [to_row(structure, batch)], False)
+        source, row = row_of(batch)
+        self._deal(source, [row], False)
         self.finish()
         return self._logs.now()
 
@@ -185,30 +185,26 @@ class RoundSteps(WorkerSteps):
         self._in_flight.rounds = self
 
     def _deal(
-        self, structure: BatchStructure, rows: list[tf.Tensor], is_usual: bool
+        self, source: ChiefBatches, rows: list[tf.Tensor], is_usual: bool
     ) -> None:
         """Deals batches out: to as many rounds at once as there are complete ones."""
         of_round = self._batches
         while rows:
-            rounds = self._rounds_at_once(structure, len(rows))
+            rounds = self._rounds_at_once(source, len(rows))
             if rounds and not is_usual:
-                traced = {
-                    size
-                    for (key, size), _ in self._functions
-                    if key == structure.row_key
-                }
+                traced = {size for key, size, _ in self._functions if key == source.key}
                 rounds = next(split(rounds, 1, sorted({1, *traced})))
             many = rounds * of_round
             for share in range(of_round if rounds else 1):
                 taken = rows[share:many:of_round] if rounds else rows[:1]
-                self._send(structure, taken, self._batch + share)
+                self._send(source, taken, self._batch + share)
             rows = rows[many or 1 :]
             self._batch += many or 1
             self._dealt = 0 if rounds else self._dealt + 1
             if rounds or self._dealt == of_round:
                 self._end_rounds(rounds or 1, of_round)
 
-    def _rounds_at_once(self, structure: BatchStructure, batches: int) -> int:
+    def _rounds_at_once(self, source: ChiefBatches, batches: int) -> int:
         """Returns how many complete rounds can be dealt out, a message per worker.
 
         A message with batches of several rounds waits until all other batches of the
@@ -216,13 +212,11 @@ class RoundSteps(WorkerSteps):
         """
         if self._dealt or len(self._strategy.replicas_here) < self._batches:
             return 0
-        if self._worker_function(structure).step.not_copied:
+        if self._worker_function(source.structure).step.not_copied:
             return min(1, batches // self._batches)
         return batches // self._batches
 
-    def _send(
-        self, structure: BatchStructure, rows: list[tf.Tensor], first: int
-    ) -> None:
+    def _send(self, source: ChiefBatches, rows: list[tf.Tensor], first: int) -> None:
         batches = tf.concat(rows, axis=0) if len(rows) > 1 else rows[0]
         tickets = [
             [_as_string([self._round + i, first + i * self._batches])]
@@ -230,11 +224,11 @@ class RoundSteps(WorkerSteps):
         ]
         # In the same rows: one more argument of a function would be one more message.
         with_tickets = tf.concat([batches, tf.constant(tickets)], axis=1)
-        self._submit_message(_Message(first, structure, with_tickets, batches, _Fate()))
+        self._submit_message(_Message(first, source, with_tickets, batches, _Fate()))
 
     def _submit_message(self, message: _Message) -> None:
         fate, steps = message.fate, len(message.batches)
-        function = self._on_rows(message.structure, steps)
+        function = self._function(message.source, steps)
         self._logs.begin(self._are_read)
 
         def note_round(vector: tf.Tensor) -> Callable[[], bool]:
@@ -253,7 +247,7 @@ class RoundSteps(WorkerSteps):
             steps,
             message.batches,
             note_round,
-            functools.partial(explained, message.structure, message.batches),
+            functools.partial(message.source.explained, message.batches),
         )
 
     def _end_rounds(self, rounds: int, batches: int) -> None:

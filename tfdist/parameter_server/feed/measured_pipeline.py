@@ -17,9 +17,9 @@ from tfdist.data.pipeline_report import (
 )
 from tfdist.keras.distributed_data import undistributed
 from tfdist.liveness.step_error import reason
-from tfdist.parameter_server.fit.lease_pipeline import Pipeline, traced
-from tfdist.parameter_server.fit.leased_batches import LeaseReaders
-from tfdist.parameter_server.fit.on_workers import on_workers
+from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.leased_batches import LeaseReaders
+from tfdist.parameter_server.feed.worker_calls import on_workers
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
 _AT_ONCE = 4
@@ -52,7 +52,8 @@ def measured_pipeline(
             f"no report: the workers do not read this dataset by leases: {found.why}. "
             f"To have them read it so, {found.what_to_do}"
         ) from None
-    leases = _leases(leased, (-(-batches // _AT_ONCE) + 1) * _AT_ONCE)
+    count = (-(-batches // _AT_ONCE) + 1) * _AT_ONCE
+    leases = list(_tf.of_this_cluster(leased.leases).repeat().take(count))
     groups = [leases[i : i + _AT_ONCE] for i in range(0, len(leases), _AT_ONCE)]
     away = {task.index for task in strategy.presence.away}
     workers = [each for each in range(strategy.num_workers) if each not in away]
@@ -98,15 +99,6 @@ def _timed(leased: LeasedDataset, stage: int) -> Any:
 
     function = tf.function(timed, autograph=False)
     return function.get_concrete_function(*[specs] * _AT_ONCE)
-
-
-def _leases(leased: LeasedDataset, count: int) -> list[Any]:
-    leases = leased.leases
-    # One made before the process joined the cluster is bound to devices of other names.
-    if not _tf.is_of_this_cluster(leases):
-        graph = _tf.dataset_graph(leases)
-        leases = _tf.dataset_from_graph(graph, leases.element_spec)
-    return list(leases.repeat().take(count))
 
 
 def _times(functions: list[Any], groups: list[Any]) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -111,8 +111,8 @@ class SentFunctions:
         self._unapplied.clear()
 
 
-class RoundsUnderWay(Protocol):
-    """The rounds of the last steps: what their functions do not wait for themselves."""
+class RoundsUnderWay:
+    """What the functions of the last steps do not wait for themselves; here, nothing."""
 
     def complete(self) -> None:
         """Waits for the updates of the rounds that have all their batches."""
@@ -125,19 +125,3 @@ class RoundsUnderWay(Protocol):
 
     def reset(self) -> None:
         """Gives up what is under way: functions were cancelled or given up."""
-
-
-class NoRounds:
-    """Of steps that are part of none."""
-
-    def complete(self) -> None:
-        """Does nothing."""
-
-    def finish(self) -> None:
-        """Does nothing."""
-
-    def worker_lost(self, worker: int) -> None:
-        """Does nothing: another worker runs the function again."""
-
-    def reset(self) -> None:
-        """Does nothing."""

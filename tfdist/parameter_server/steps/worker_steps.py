@@ -14,26 +14,27 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.keras.building import trace_with_state
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import keeps_values
-from tfdist.parameter_server.fit.feed import Feed
-from tfdist.parameter_server.fit.in_flight import InFlight
-from tfdist.parameter_server.fit.message import as_tensors, explained, to_row
-from tfdist.parameter_server.fit.metric_sums import MetricSums
-from tfdist.parameter_server.fit.refusals import (
-    AsynchronousTrainingError,
-    check_captures,
-    optimizers_of,
-)
-from tfdist.parameter_server.fit.tables import give_to_workers
-from tfdist.parameter_server.fit.worker_function import WorkerFunction
+from tfdist.parameter_server.feed.feed import Feed
+from tfdist.parameter_server.feed.sources import Source, row_of
+from tfdist.parameter_server.feed.worker_input import WorkerInput
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.metric_sums import MetricSums
+from tfdist.parameter_server.steps.refusals import (
+    AsynchronousTrainingError,
+    optimizers_of,
+)
+from tfdist.parameter_server.steps.worker_function import (
+    WorkerFunction,
+    trace_for_workers,
+)
 
 _log = logging.getLogger("tfdist")
 
@@ -79,19 +80,21 @@ class WorkerSteps:
         Raises:
             StopIteration: If no batch is left; all steps have finished.
         """
-        steps = data.asked or self._steps
+        steps = data.steps_requested or self._steps
         self._begin_to_show(data)
-        if self._is_training and data.worker_input is not None:
-            for count in self._functions_of(data.structure, steps, steps):
-                function = self._reading(data, count)
-                self._submit(
-                    data.structure, function, data.worker_input.iterators, count
-                )
+        source = self._source_of(data)
+        if isinstance(source, WorkerInput):
+            for count in self._functions_of(source, steps, steps):
+                self._submit(source, source.iterators, count)
         else:
             for rows in self._take(data, steps):
-                function = self._on_rows(data.structure, len(rows))
-                self._submit(data.structure, function, rows, len(rows))
+                self._submit(source, rows, len(rows))
         return self._logs_to_show(data)
+
+    def _source_of(self, data: Feed) -> Source:
+        if self._is_training and data.worker_input is not None:
+            return data.worker_input
+        return data.source
 
     def _begin_to_show(self, data: Feed) -> None:
         self._are_read = data.is_shown
@@ -102,7 +105,7 @@ class WorkerSteps:
         """Returns the logs of finished steps: after the last one, of all of them."""
         if not data.is_shown:
             return self._logs.known()
-        if data.asked is None:
+        if data.steps_requested is None:
             is_last = self._is_last(data)
             # Callbacks need logs after the first step, and only a finished step has any.
             if is_last or self._logs.are_unknown:
@@ -113,7 +116,7 @@ class WorkerSteps:
     def _is_last(self, data: Feed) -> bool:
         if data.is_last is not None:
             return data.is_last
-        if self._is_training and data.worker_input is not None:
+        if isinstance(self._source_of(data), WorkerInput):
             return False
         with self._strategy.activity.waiting_for(DATA):
             return not data.peek(1)
@@ -135,91 +138,69 @@ class WorkerSteps:
             # Keras leaves the epoch here without the wait that it makes elsewhere.
             self._in_flight.join()
             raise
-        counts = self._functions_of(feed.structure, len(rows), steps)
+        counts = self._functions_of(feed.source, len(rows), steps)
         rest = iter(rows)
         return [_joined(list(itertools.islice(rest, count))) for count in counts]
 
     def _functions_of(
-        self, structure: BatchStructure, steps: int, asked: int
+        self, source: Source, steps: int, requested: int
     ) -> Iterable[int]:
-        """Returns of how many steps each function is, of those that were `asked` for."""
-        if self._worker_function(structure).step.not_copied:
+        """Returns of how many steps each function is, of those that were requested."""
+        if self._worker_function(source.structure).step.not_copied:
             return [1] * steps
-        if steps == asked:
+        if steps == requested:
             return [steps]
         # What is left of a dataset of unknown length is not worth a trace.
         traced = {
-            steps
-            for (key, *_, steps), gate in self._functions
-            if (key, gate) == (structure.row_key, self._gate)
+            size
+            for key, size, gate in self._functions
+            if (key, gate) == (source.key, self._gate)
         }
         if self._strategy.exchange.steps == 1:
             traced.add(1)
         return split(steps, 1, traced)
 
-    def _submit(
-        self, structure: BatchStructure, function: Any, argument: Any, steps: int
-    ) -> None:
+    def _submit(self, source: Source, argument: Any, steps: int) -> None:
+        function = self._function(source, steps)
         # Without any, which is most often, nothing is looked up at each message.
-        if self._kept and (cached := self._worker_function(structure).cached_steps):
-            self._strategy.caches.use(cached)
+        if self._kept:
+            cached = self._worker_function(source.structure).cached_steps
+            if cached is not None:
+                self._strategy.caches.use(cached)
         self._logs.begin(self._are_read)
         self._in_flight.submit(
             function,
             argument,
             self._logs.take,
             steps,
-            explain=functools.partial(explained, structure, argument),
+            explain=functools.partial(source.explained, argument),
         )
 
     def on_batch(self, batch: Any) -> dict[str, Any]:
         """Runs one step on a worker, and waits for its logs."""
         self._are_read = False
-        batch = as_tensors(batch)
-        structure = BatchStructure.of_batch(batch)
-        function = self._on_rows(structure, 1)
-        self._submit(structure, function, to_row(structure, batch), 1)
+        source, row = row_of(batch)
+        self._submit(source, row, 1)
         self._in_flight.join()
         return self._logs.now()
 
-    def _on_rows(self, structure: BatchStructure, steps: int) -> Any:
-        return self._traced_once(
-            (structure.row_key, steps),
-            structure,
-            lambda of: of.on_rows(steps, structure),
-        )
-
-    def _reading(self, feed: Feed, steps: int) -> Any:
-        assert feed.worker_input
-        spec = feed.worker_input.iterator_spec
-        return self._traced_once(
-            (feed.structure.key, "reading", steps),
-            feed.structure,
-            lambda of: of.on_iterator(spec, steps),
-        )
-
-    def _traced_once(
-        self,
-        key: Any,
-        structure: BatchStructure,
-        trace: Callable[[WorkerFunction], Any],
-    ) -> Any:
+    def _function(self, source: Source, steps: int) -> Any:
         # Another policy may have come with the epoch.
-        key = (key, self._gate)
+        key = source.key, steps, self._gate
         # TensorFlow registers each traced function with every task, and the chief waits
         # for all of them, so functions are traced once per key.
         if key not in self._functions:
-            self._functions[key] = trace(self._worker_function(structure))
+            traced = self._worker_function(source.structure)
+            self._functions[key] = traced.function(source, steps)
         return self._functions[key]
 
     def _worker_function(self, structure: BatchStructure) -> WorkerFunction:
         gate = self._gate
         if (structure.key, gate) not in self._traced:
-            give_to_workers(self._model)
             caching = keeps_values(self._strategy.exchange)
-            traced = trace_with_state(
+            traced = trace_for_workers(
                 self._model,
-                structure.specs,
+                structure,
                 lambda: WorkerFunction(
                     self._strategy,
                     lambda batch: self._logs.pack(self._step(batch)),
@@ -230,8 +211,6 @@ class WorkerSteps:
                     self._is_training,
                 ),
             )
-            # Before a worker runs any of it.
-            check_captures(traced.step.function, self._model)
             _tell_of_seeds(traced.step.seeded, traced.step.not_copied)
             self._traced[structure.key, gate] = traced
             if self._is_training:

@@ -13,9 +13,8 @@ from tfdist import _tf
 from tfdist.liveness import supervision
 from tfdist.liveness.patience import Patience
 from tfdist.liveness.watchdog import StalledError
-from tfdist.parameter_server.fit.sent_functions import (
+from tfdist.parameter_server.steps.sent_functions import (
     Explain,
-    NoRounds,
     RoundsUnderWay,
     SentFunction,
     SentFunctions,
@@ -70,7 +69,7 @@ class InFlight:
         self.submitted = 0
         self.steps_finished = 0
         self.stalls = False
-        self.rounds: RoundsUnderWay = NoRounds()
+        self.rounds = RoundsUnderWay()
 
     def submit(
         self,

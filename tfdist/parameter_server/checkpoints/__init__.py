@@ -1,0 +1,1 @@
+"""Checkpoints of `fit`, and how it goes on from one."""

@@ -1,0 +1,1 @@
+"""The steps of a model: traced once, sent to the workers, and followed until they end."""
