@@ -28,8 +28,8 @@ from absl import app, flags, logging
 
 import tf_config
 import tfdist
-from tfdist.parameter_server.consistency.policy import for_workers
-from tfdist.parameter_server.consistency.schedule import Schedule
+from tfdist.consistency.policy import for_workers
+from tfdist.consistency.schedule import Schedule
 
 HOWS = ("sequential", "map_reduce", "synchronous", "bounded", "asynchronous")
 

@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "staleness-off-by-one",
-        "tfdist/parameter_server/consistency/bounded_staleness.py",
+        "tfdist/consistency/bounded_staleness.py",
         ("self.max_staleness - state", "self.max_staleness + 1 - state"),
         # The other tests of this file take minutes to make a failure smaller.
         "tests/test_consistency_policies.py::test_a_fast_worker_waits_at_its_write",

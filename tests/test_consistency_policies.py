@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.parameter_server.consistency.asynchronous import Asynchronous
-from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.combinations import (
+from tfdist.consistency.asynchronous import Asynchronous
+from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.combinations import (
     check_combination,
     go_together,
 )
-from tfdist.parameter_server.consistency.policy import (
+from tfdist.consistency.policy import (
     Phase,
     check_consistency,
     for_workers,
 )
-from tfdist.parameter_server.consistency.schedule import Released, Schedule
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.schedule import Released, Schedule
+from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every
 from tfdist.parameter_server.narrow import checked_wire_dtype
 

@@ -4,9 +4,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.policy import Phase
-from tfdist.parameter_server.consistency.schedule import Schedule
+from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.policy import Phase
+from tfdist.consistency.schedule import Schedule
 from tfdist.parameter_server.gate import decisions
 from tfdist.parameter_server.gate.decisions import IDLE, Slots
 

@@ -84,7 +84,7 @@ PURE = {
     "parameter_server.caching": ["decision", "report"],
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
-    "parameter_server.consistency": ["*"],
+    "consistency": ["*"],
     "pipeline": [
         "arguments",
         "chain",

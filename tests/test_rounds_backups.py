@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server.consistency.timeline import TimelineFile
+from tfdist.consistency.timeline import TimelineFile
 
 sys.path.insert(0, str(Path(__file__).parent / "features"))
 from models import mlp  # noqa: E402

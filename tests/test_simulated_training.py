@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tf_config import contract
 from tfdist import Asynchronous, BoundedStaleness, Synchronous
-from tfdist.parameter_server.consistency.setting import policy_of, policy_of_environment
+from tfdist.consistency.setting import policy_of, policy_of_environment
 from tfdist.simulation.parameter_server import LINKS, POLICY, STEPS, simulate
 from tfdist.simulation.size import MOST_WORKERS, announce, size_of
 from tfdist.simulation.step_cost import Hosts, StepCost

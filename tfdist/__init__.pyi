@@ -22,6 +22,16 @@ from tfdist.checkpoint.fit_state import (
 )
 from tfdist.checkpoint.store import CheckpointDirError as CheckpointDirError
 from tfdist.cluster.startup import StartupTimeoutError as StartupTimeoutError
+from tfdist.consistency.asynchronous import (
+    Asynchronous as Asynchronous,
+)
+from tfdist.consistency.bounded_staleness import (
+    BoundedStaleness as BoundedStaleness,
+)
+from tfdist.consistency.staleness import (
+    StalenessReport as StalenessReport,
+)
+from tfdist.consistency.synchronous import Synchronous as Synchronous
 from tfdist.embedding.aggregated_lookup import LookupBytesCounter as LookupBytesCounter
 from tfdist.embedding.cost import LookupBytes as LookupBytes
 from tfdist.embedding.layers import Embedding as Embedding
@@ -51,16 +61,6 @@ from tfdist.model_parallel.plan import LayerPlan as LayerPlan
 from tfdist.parameter_server.caching.report import (
     WhenChangedReport as WhenChangedReport,
 )
-from tfdist.parameter_server.consistency.asynchronous import (
-    Asynchronous as Asynchronous,
-)
-from tfdist.parameter_server.consistency.bounded_staleness import (
-    BoundedStaleness as BoundedStaleness,
-)
-from tfdist.parameter_server.consistency.staleness import (
-    StalenessReport as StalenessReport,
-)
-from tfdist.parameter_server.consistency.synchronous import Synchronous as Synchronous
 from tfdist.parameter_server.consistency_schedule import (
     ConsistencySchedule as ConsistencySchedule,
 )

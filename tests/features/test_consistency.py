@@ -12,8 +12,8 @@ import tensorflow as tf
 from models import built_in_scope, positions
 
 import tfdist
-from tfdist.parameter_server.consistency.policy import Phase
-from tfdist.parameter_server.consistency.timeline import TimelineFile
+from tfdist.consistency.policy import Phase
+from tfdist.consistency.timeline import TimelineFile
 from tfdist.parameter_server.gate import bounded_gate
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tfdist.parameter_server.consistency.policy import Gradient, State
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.policy import Gradient, State
+from tfdist.consistency.synchronous import Synchronous
 
 
 class Round:

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.consistency.synchronous import Synchronous
 from tfdist.low_level.accumulator import Accumulator
 from tfdist.low_level.replica_round import Round
-from tfdist.parameter_server.consistency.synchronous import Synchronous
 
 _STOP = -1  # in place of the index of a replica
 _LARGEST_NONCE = 2**62

@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from tfdist.parameter_server.consistency.numbers import count_of
-from tfdist.parameter_server.consistency.policy import Consistency, check_consistency
+from tfdist.consistency.numbers import count_of
+from tfdist.consistency.policy import Consistency, check_consistency
 
 
 class ConsistencySchedule(keras.callbacks.Callback):

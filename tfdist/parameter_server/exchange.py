@@ -4,7 +4,7 @@ import math
 import numbers
 from dataclasses import dataclass
 
-from tfdist.parameter_server.consistency.numbers import count_of
+from tfdist.consistency.numbers import count_of
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from tfdist.cluster import spinning, status
 from tfdist.cluster.lost_variables import tell_of_lost_variables
 from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
 from tfdist.cluster.reach import have_workers_reach_ps
+from tfdist.consistency.combinations import check_combination
+from tfdist.consistency.policy import (
+    Consistency,
+    check_consistency,
+    for_workers,
+)
+from tfdist.consistency.setting import setting_of
+from tfdist.consistency.staleness import StalenessReport
 from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.consistency.combinations import check_combination
-from tfdist.parameter_server.consistency.policy import (
-    Consistency,
-    check_consistency,
-    for_workers,
-)
-from tfdist.parameter_server.consistency.setting import setting_of
-from tfdist.parameter_server.consistency.staleness import StalenessReport
 from tfdist.parameter_server.exchange import Every, WhenChanged, keeps_values
 from tfdist.parameter_server.exchange_report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended

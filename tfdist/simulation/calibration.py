@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tf_config.speedup import Run, Speedup
-from tfdist.parameter_server.consistency.asynchronous import Asynchronous
+from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.simulation.parameter_server import simulate
 from tfdist.simulation.step_cost import Hosts, StepCost
 

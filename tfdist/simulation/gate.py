@@ -1,8 +1,8 @@
 """Where simulated workers wait for the policy of consistency."""
 
-from tfdist.parameter_server.consistency.combinations import is_free
-from tfdist.parameter_server.consistency.policy import Consistency
-from tfdist.parameter_server.consistency.schedule import Released, Schedule
+from tfdist.consistency.combinations import is_free
+from tfdist.consistency.policy import Consistency
+from tfdist.consistency.schedule import Released, Schedule
 from tfdist.simulation.simulator import Event
 
 

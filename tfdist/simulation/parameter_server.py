@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tfdist.parameter_server.consistency.policy import Consistency, for_workers
+from tfdist.consistency.policy import Consistency, for_workers
 from tfdist.simulation.gate import Gate
 from tfdist.simulation.process import Process, Steps, Store, sleep
 from tfdist.simulation.resources import Resource, Resources

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tf_config.speedup import Speedup
-from tfdist.parameter_server.consistency.setting import policy_of
+from tfdist.consistency.setting import policy_of
 from tfdist.simulation.calibration import (
     LINK_EFFICIENCY,
     cost_of,

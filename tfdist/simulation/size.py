@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdist.parameter_server.consistency.combinations import is_free
-from tfdist.parameter_server.consistency.policy import Consistency, for_workers
+from tfdist.consistency.combinations import is_free
+from tfdist.consistency.policy import Consistency, for_workers
 
 MOST_WORKERS = 100_000
 """The most workers: two minutes if none of them waits."""

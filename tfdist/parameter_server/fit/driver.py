@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.consistency.combinations import go_together
+from tfdist.consistency.synchronous import Synchronous
 from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
@@ -27,8 +29,6 @@ from tfdist.parameter_server.checkpoints.resumable_fit import (
     ResumableFit,
     resumable_fit,
 )
-from tfdist.parameter_server.consistency.combinations import go_together
-from tfdist.parameter_server.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every
 from tfdist.parameter_server.feed.feed import FedDataset
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders

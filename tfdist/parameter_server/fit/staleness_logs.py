@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.staleness import StalenessReport
+from tfdist.consistency.synchronous import Synchronous
 
 
 class StalenessLogs(keras.callbacks.Callback):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.policy import Phase
+from tfdist.consistency.policy import Phase
 from tfdist.parameter_server.gate import decisions
 from tfdist.parameter_server.gate.decisions import IDLE, Slots
 from tfdist.parameter_server.gate.meter import Meter

@@ -1,6 +1,6 @@
 """`Schedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
 
-The same decisions as `tfdist.parameter_server.consistency.schedule`, which says why; a test
+The same decisions as `tfdist.consistency.schedule`, which says why; a test
 compares the two. All steps that may go on after an event are found at once, in closed form,
 since a loop in a graph costs more than the matrices here.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.policy import Phase
+from tfdist.consistency.policy import Phase
 
 IDLE = 0
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.asynchronous import Asynchronous
-from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.combinations import is_free
-from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.consistency.synchronous import Synchronous
-from tfdist.parameter_server.consistency.timeline import TimelineFile, events_of
+from tfdist.consistency.asynchronous import Asynchronous
+from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.combinations import is_free
+from tfdist.consistency.staleness import StalenessReport
+from tfdist.consistency.synchronous import Synchronous
+from tfdist.consistency.timeline import TimelineFile, events_of
 from tfdist.parameter_server.gate.bounded_gate import BoundedGate
 from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.consistency.staleness import StalenessReport
-from tfdist.parameter_server.consistency.timeline import StepTimes
+from tfdist.consistency.staleness import StalenessReport
+from tfdist.consistency.timeline import StepTimes
 
 COLUMNS = 257
 """Each staleness up to 255 is counted by itself, what is above together."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.policy import Phase
-from tfdist.parameter_server.consistency.schedule import Released, Schedule
+from tfdist.consistency.policy import Phase
+from tfdist.consistency.schedule import Released, Schedule
 from tfdist.parameter_server.gate.decisions import IDLE
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
 from tfdist.parameter_server.rounds.rounds import Rounds

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.steps import refusals
 from tfdist.parameter_server.steps.backup_steps import BackupSteps

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_config import contract
-from tfdist.parameter_server.consistency.asynchronous import Asynchronous
-from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.asynchronous import Asynchronous
+from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.synchronous import Synchronous
 
 
 def policy_of(text: str) -> Any:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from tfdist.parameter_server.consistency.numbers import count_of
-from tfdist.parameter_server.consistency.policy import Gradient, State, Step
+from tfdist.consistency.numbers import count_of
+from tfdist.consistency.policy import Gradient, State, Step
 
 
 @dataclass(frozen=True)

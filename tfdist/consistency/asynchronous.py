@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tfdist.parameter_server.consistency.policy import Gradient, State, Step
+from tfdist.consistency.policy import Gradient, State, Step
 
 
 @dataclass(frozen=True)

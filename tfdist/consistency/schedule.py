@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tfdist.parameter_server.consistency.policy import Gradient, Phase, State, Step
+from tfdist.consistency.policy import Gradient, Phase, State, Step
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Schedule:
     between, the policy may let it wait. Each call returns what may go on now: of the steps
     that wait to write the oldest first, then those that wait to start, in their order.
 
-    >>> from tfdist.parameter_server.consistency.bounded_staleness import BoundedStaleness
+    >>> from tfdist.consistency.bounded_staleness import BoundedStaleness
     >>> one_by_one = Schedule(BoundedStaleness(0))
     >>> one_by_one.arrive(0).started, one_by_one.arrive(1).started
     ([0], [])

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdist.parameter_server.consistency.numbers import count_of
-from tfdist.parameter_server.consistency.policy import Gradient, Phase, State, Step
+from tfdist.consistency.numbers import count_of
+from tfdist.consistency.policy import Gradient, Phase, State, Step
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfdist.parameter_server.consistency.synchronous import Synchronous
+from tfdist.consistency.synchronous import Synchronous
 
 
 def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> None:
