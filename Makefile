@@ -50,7 +50,7 @@ test: $(VENV)/.dev
 	$(STEPS) gate
 
 test-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile --part=gate -m "not cluster"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --gate -m "not cluster"
 
 test-all: $(VENV)/.dev
 	$(STEPS) $(ENGINES) $(PART)
@@ -65,7 +65,7 @@ doctests:
 
 features: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features \
-		tests/test_features_synchronous.py tests/test_whole_batch.py
+		tests/features_in_step/test_features_synchronous.py tests/reader/test_whole_batch.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=bounded
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/features --strategy=rounds
 
@@ -99,7 +99,7 @@ build/peers/%/.made: benchmarks/peer_programs/environments/%.txt
 
 flower: $(FLOWER)/.made
 	$(FLOWER)/bin/python -c 'import flwr, ray'
-	PATH=$(abspath $(FLOWER))/bin:$$PATH python -m pytest tests/test_federated_flower*.py
+	PATH=$(abspath $(FLOWER))/bin:$$PATH python -m pytest tests/federated/test_federated_flower*.py
 
 # One copy of TensorFlow is enough: what is not here is found in $(VENV).
 $(FLOWER)/.made: setup.cfg | $(VENV)/.dev

@@ -2,7 +2,7 @@
 
     python -m tests.check [--seed=N] [--all-engines] STEP...
 
-A step is one of `TARGETS` of the Makefile, or a part of tests/parts.py, such as `gate`. After
+A step is one of `TARGETS` of the Makefile, the gate, or a folder of tests. After
 the step `wheel`, tests run on the built wheel. tests/results.py keeps the results of parts.
 """
 
@@ -67,29 +67,19 @@ def selections(part: str, seed: int) -> list[list[str]]:
     """
     # The tests of a file share a process, and so those of a cluster.
     in_two = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
-    in_two += ["--max-worker-restart=3", f"--randomly-seed={seed}", f"--part={part}"]
+    in_two += ["--max-worker-restart=3", f"--randomly-seed={seed}"]
     if part == parts.GATE:
         # What makes it long is to be seen in each run.
-        in_two += ["--durations=40", "--durations-min=3"]
+        in_two += ["--gate", "--durations=40", "--durations-min=3"]
+        of_clusters = [f"{TESTS}/{file}.py" for file in parts.OF_CLUSTERS]
         return [
             [*in_two, "-m", "not cluster", str(TESTS)],
-            [*in_two, "-m", "cluster", *_paths(parts.OF_CLUSTERS)],
+            [*in_two, "-m", "cluster", *of_clusters],
         ]
-    one_at_a_time = ["-pno:randomly", f"--part={part}"]
-    files = [
-        each.relative_to(TESTS).with_suffix("") for each in TESTS.rglob("test_*.py")
-    ]
-    mine = _paths(
-        sorted(f for f in map(Path.as_posix, files) if parts.part_of(f) == part)
-    )
     return [
-        [*in_two, "-m", "not namespaces and not thorough", *mine],
-        [*one_at_a_time, "-m", "namespaces and not thorough", *mine],
+        [*in_two, "-m", "not namespaces and not thorough", f"{TESTS}/{part}"],
+        ["-pno:randomly", "-m", "namespaces and not thorough", f"{TESTS}/{part}"],
     ]
-
-
-def _paths(files: Iterable[str]) -> list[str]:
-    return [f"{TESTS}/{file}.py" for file in files]
 
 
 def run_tests(part: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:
@@ -204,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
         "steps",
         nargs="*",
         metavar="STEP",
-        default=list(parts.PARTS),
+        default=parts.PARTS,
         help=f"of {', '.join(known)}; without any, all parts, which takes more than an hour",
     )
     flags = parser.parse_args(arguments)

@@ -19,11 +19,12 @@ from hypothesis import HealthCheck, settings
 
 import launch
 
-from . import own_process, parts, record, scheduling, sweeps
-from .deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
-from .fresh import fresh_environment, fresh_keras_state, fresh_placement  # noqa: F401
+from . import parts, sweeps
 from .launch_programs.launcher import Launcher
-from .processes import still_running
+from .support import own_process, record, scheduling
+from .support.deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
+from .support.fresh import fresh_environment, fresh_keras_state, fresh_placement  # noqa: F401
+from .support.processes import still_running
 
 # TensorFlow reads it when it is imported. It complains of each remote value that the
 # chief still has when the servers end.
@@ -41,6 +42,8 @@ settings.load_profile("busy")
 
 PATIENT = {"startup_timeout": STARTUP_DEADLINE}
 TESTS = Path(__file__).parent
+# Tests import what programs do, as those do.
+sys.path.append(str(TESTS / "support"))
 PROGRAMS = TESTS / "programs"
 
 PS_STRATEGY = "ParameterServerStrategy"
@@ -90,12 +93,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail where an engine is not installed, in place of skipping its tests",
     )
     parser.addoption(
-        "--part",
-        choices=[parts.GATE, *parts.PARTS],
-        help="run these tests alone: see tests/parts.py",
+        "--gate",
+        action="store_true",
+        help="run the tests of the gate alone: see tests/parts.py",
     )
     record.add_options(parser)
-    parser.addoption(own_process.OPTION, type=int, help="used by tests/own_process.py")
+    parser.addoption(
+        own_process.OPTION, type=int, help="used by tests/support/own_process.py"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -114,8 +119,8 @@ def pytest_collection_modifyitems(
 
 
 def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of the gate, and leaves out what is not in the part asked for."""
-    part = config.getoption("part")
+    """Marks the tests of the gate, and leaves out the others if it is asked for."""
+    gate_alone = config.getoption("gate")
     kept, left_out = [], []
     for item in items:
         path = item.path.relative_to(TESTS).with_suffix("").as_posix()
@@ -123,8 +128,7 @@ def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
         in_gate = parts.is_in_gate(path, item.name, names)
         if in_gate:
             item.add_marker(parts.GATE)
-        belongs = in_gate if part == parts.GATE else part in (None, parts.part_of(path))
-        (kept if belongs else left_out).append(item)
+        (kept if in_gate or not gate_alone else left_out).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
@@ -150,7 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
     own_process.register(config)
     record.register(config)
     config.pluginmanager.register(scheduling)
-    if config.getoption("part") == parts.GATE:
+    if config.getoption("gate"):
         settings.load_profile("gate")
 
 

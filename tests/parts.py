@@ -1,117 +1,20 @@
-"""Which tests are the gate, and in which named part each test file is.
+"""Which tests are the gate; the other parts are the folders of tests.
 
 The gate is what `make test` and CI run: minutes, in any order, under any load. It has every
 test that needs neither a cluster, nor Python programs, nor an engine, and of the others those
 of `OF_CLUSTERS`: few, and each proves a capability on real processes. `make test-all` runs
-all parts, and `make test-all PART=recovery` one of them. This module is pure.
+all parts, and `make test-all PART=recovery` one of them.
 """
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 GATE = "gate"
 
-PARTS = {
-    "slurm": ("test_slurm_nodes",),
-    "kubernetes": ("test_kubernetes_nodes",),
-    "ray": ("test_ray_nodes", "test_ray_executor", "test_ray_secure"),
-    "ssh": ("test_ssh_hosts", "test_secure_hosts", "test_stunnel"),
-    "scripts": ("test_scripts",),
-    "features_in_step": ("test_features_synchronous", "test_feature_jobs"),
-    "whole_batch": (
-        "test_compiled",
-        "test_reduction_reader",
-        "test_replica_loss",
-        "test_separable",
-        "test_whole_batch",
-    ),
-    # Programs 0 to 199; `make sweeps` runs all thousand: tests/differential/trains_alike.py.
-    "differential": ("differential/test_*",),
-    "synchronous": (
-        "test_multi_worker*",
-        "test_ring_*",
-        "test_all_reduce*",
-        "test_model_parallel",
-        "test_pipeline",
-        "test_pipeline_cluster",
-        "test_pipeline_cut",
-        "test_pipeline_features",
-        "test_pipeline_replicas",
-        "test_split_*",
-        "test_pipeline_stale",
-    ),
-    "embedding": (
-        "features/test_embeddings",
-        "features/test_partitioning",
-        "test_embedding_*",
-        "test_partition*",
-        "test_recommender*",
-    ),
-    "consistency": (
-        "features/test_consistency",
-        "test_consistency_*",
-        "test_gate_*",
-        "test_in_flight",
-        "test_rounds*",
-        "test_simulat*",
-        "test_speedup*",
-    ),
-    "local_updates": ("test_local_*", "test_mixing", "test_federated_*"),
-    "recovery": (
-        "features/test_resuming",
-        "test_chaos*",
-        "test_checkpoint_*",
-        "test_elastic_*",
-        "test_faults",
-        "test_kept_fit",
-        "test_launch_elastic",
-        "test_recovery_*",
-    ),
-    "estimator": ("test_estimator*", "test_linear_*", "test_low_level_*"),
-    "data": (
-        "features/test_leases",
-        "features/test_files_of_the_chief",
-        "features/test_ordinary_files",
-        "test_data_*",
-        "test_auto_leases",
-        "test_lease*",
-        "test_not_auto_leased",
-    ),
-    "features": ("features/test_*",),
-    "planning": (
-        "test_measure_layers",
-        "test_pipeline_*",
-        "test_place_layers",
-        "test_placement*",
-        "test_plan*",
-    ),
-    "examples": (
-        "test_attacks",
-        "test_examples",
-        "test_mnist_*",
-        "test_docs",
-        "test_*benchmark*",
-    ),
-    "launch": (
-        "test_connect",
-        "test_fork_server",
-        "test_hung_fork_server",
-        "test_kubernetes",
-        "test_launch_*",
-        "test_links",
-        "test_presence",
-        "test_ray",
-        "test_remote_agent",
-        "test_secure",
-        "test_sentinel",
-        "test_server",
-        "test_slurm",
-        "test_ssh",
-        "test_watchdog",
-    ),
-    "rest": ("*",),
-}
-"""The files of each part, by patterns; a file is in the first part that has it."""
+TESTS = Path(__file__).parent
+PARTS = sorted({path.parent.name for path in TESTS.glob("*/test_*.py")})
+"""The folders of tests: most are named for the package whose behaviour they prove."""
 
 NEEDS_MORE = {"cluster", "slow", "namespaces", "engine", "thorough"}
 """The markers of tests that the gate has only if `OF_CLUSTERS` names them."""
@@ -122,60 +25,60 @@ BY_NAME_ALONE = NEEDS_MORE - {"cluster", "slow"}
 # What takes seconds, and says what a shorter test of the gate says or few changes can break:
 # strings through every shell, pictures, figures of a page, data sets, sweeps of a simulation.
 LEFT_OUT = (
-    "test_all_reduce_cost::test_a_plot_keeps_what_it_shows",
-    "test_chaos::test_a_job_that_is_late_is_ended_and_leaves_nothing",
-    "test_checkpoint_plain::test_values_come_back_as_they_were",
-    "test_consistency_policies::test_nobody_waits_without_a_bound",
-    "test_embedding_errors::test_ids_out_of_range",
-    "test_embedding_errors::test_weights_of_other_ids",
-    "test_embedding_lookup::test_a_counter_adds_up_the_steps",
-    "test_embedding_lookup::test_bfloat16_rows_are_summed_in_float32",
-    "test_embedding_lookup::test_each_shard_takes_the_route_that_moves_less",
-    "test_examples::test_a_look_at_one_batch_loses_no_data",
-    "test_examples::test_too_many_train_examples",
-    "test_federated_server::test_the_programs_of_the_page",
-    "test_federated_simulation::test_a_function_or_a_dataset_of_a_client_gives_what_arrays_give",
-    "test_federated_simulation::test_it_learns_and_logs_what_happened",
-    "test_federated_simulation::test_the_proximal_term_pulls_towards_the_model_of_the_round",
-    "test_federated_simulation::test_the_same_seed_gives_the_same_run",
-    "test_federated_splits::test_a_picture_of_who_has_what",
-    "test_fused_kernels::test_it_does_in_float64",
-    "test_fused_kernels::test_whatever_its_options",
-    "test_kubernetes::test_a_server_that_never_answers_is_not_waited_for",
-    "test_kubernetes::test_json_carries_everything_through_kubernetes",
-    "test_launch_engines::test_whatever_the_flags_say",
-    "test_launch_fuzz::*",
-    "test_launch_local::test_ps_that_run_the_script_may_end_by_themselves_and_need_not",
-    "test_launch_local::test_server_that_never_listens_is_named_with_its_address",
-    "test_local_update_fragments::test_the_others_become_equal_again_after_a_loss",
-    "test_local_update_fragments::test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it",
-    "test_local_update_compression::test_models_become_equal_again_after_a_loss",
-    "test_mixing::test_the_command_draws_the_graphs",
-    "test_mnist_5k::test_a_failed_preparation_leaves_nothing_and_is_reported",
-    "test_mnist_5k::test_loads_without_a_network",
-    "test_mnist_5k::test_the_second_to_finish_uses_the_data_of_the_first",
-    "test_own_process::test_only_selected_tests_run",
-    "test_own_process::test_outcome",
-    "test_placement_balance::test_the_measured_rows_are_those_of_today",
-    "test_plan_sizes::test_a_model_that_is_not_built_is_built_by_a_batch",
-    "test_plan_sizes::test_an_optimizer_for_a_loop_of_your_own",
-    "test_plan_sizes::test_lookups_are_of_the_variables_that_match",
-    "test_plan_sizes::test_planning_leaves_no_trace",
-    "test_plan_sizes::test_sizes_of_a_model_of_keras_applications",
-    "test_plan_sizes::test_tables_are_split_as_their_layers_can",
-    "test_plan_sizes::test_what_is_built_to_be_thrown_away_is_not_planned",
-    "test_presence::test_the_watchdog_looks_at_nobody_who_is_not_waited_for",
-    "test_private_api::test_every_declared_member_is_used",
-    "test_ray::test_what_is_rendered_carries_everything_through_a_shell",
-    "test_recommender::test_batches_are_those_of_their_seed",
-    "test_recommender::test_there_is_more_to_learn_than_noise",
-    "test_scheduling::test_a_crash_fails_one_test_and_all_others_run",
-    "test_simulated_training::test_a_bound_of_the_workers_is_used_up",
-    "test_simulated_training::test_backup_workers_drop_the_late",
-    "test_simulated_training::test_the_curve_flattens_at_its_bound",
-    "test_simulated_training::test_the_staleness_is_bounded",
-    "test_slurm::test_a_script_carries_everything_through_its_shell",
-    "test_ssh::test_a_rendered_line_carries_everything_through_two_shells",
+    "all_reduce/test_all_reduce_cost::test_a_plot_keeps_what_it_shows",
+    "recovery/test_chaos::test_a_job_that_is_late_is_ended_and_leaves_nothing",
+    "checkpoint/test_checkpoint_plain::test_values_come_back_as_they_were",
+    "consistency/test_consistency_policies::test_nobody_waits_without_a_bound",
+    "embedding/test_embedding_errors::test_ids_out_of_range",
+    "embedding/test_embedding_errors::test_weights_of_other_ids",
+    "embedding/test_embedding_lookup::test_a_counter_adds_up_the_steps",
+    "embedding/test_embedding_lookup::test_bfloat16_rows_are_summed_in_float32",
+    "embedding/test_embedding_lookup::test_each_shard_takes_the_route_that_moves_less",
+    "examples/test_examples::test_a_look_at_one_batch_loses_no_data",
+    "examples/test_examples::test_too_many_train_examples",
+    "federated/test_federated_server::test_the_programs_of_the_page",
+    "federated/test_federated_simulation::test_a_function_or_a_dataset_of_a_client_gives_what_arrays_give",
+    "federated/test_federated_simulation::test_it_learns_and_logs_what_happened",
+    "federated/test_federated_simulation::test_the_proximal_term_pulls_towards_the_model_of_the_round",
+    "federated/test_federated_simulation::test_the_same_seed_gives_the_same_run",
+    "federated/test_federated_splits::test_a_picture_of_who_has_what",
+    "variables/test_fused_kernels::test_it_does_in_float64",
+    "variables/test_fused_kernels::test_whatever_its_options",
+    "launch/test_kubernetes::test_a_server_that_never_answers_is_not_waited_for",
+    "launch/test_kubernetes::test_json_carries_everything_through_kubernetes",
+    "launch/test_launch_engines::test_whatever_the_flags_say",
+    "launch/test_launch_fuzz::*",
+    "launch/test_launch_local::test_ps_that_run_the_script_may_end_by_themselves_and_need_not",
+    "launch/test_launch_local::test_server_that_never_listens_is_named_with_its_address",
+    "local_update/test_local_update_fragments::test_the_others_become_equal_again_after_a_loss",
+    "local_update/test_local_update_fragments::test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it",
+    "local_update/test_local_update_compression::test_models_become_equal_again_after_a_loss",
+    "local_update/test_mixing::test_the_command_draws_the_graphs",
+    "examples/test_mnist_5k::test_a_failed_preparation_leaves_nothing_and_is_reported",
+    "examples/test_mnist_5k::test_loads_without_a_network",
+    "examples/test_mnist_5k::test_the_second_to_finish_uses_the_data_of_the_first",
+    "repository/test_own_process::test_only_selected_tests_run",
+    "repository/test_own_process::test_outcome",
+    "placement/test_placement_balance::test_the_measured_rows_are_those_of_today",
+    "placement/test_plan_sizes::test_a_model_that_is_not_built_is_built_by_a_batch",
+    "placement/test_plan_sizes::test_an_optimizer_for_a_loop_of_your_own",
+    "placement/test_plan_sizes::test_lookups_are_of_the_variables_that_match",
+    "placement/test_plan_sizes::test_planning_leaves_no_trace",
+    "placement/test_plan_sizes::test_sizes_of_a_model_of_keras_applications",
+    "placement/test_plan_sizes::test_tables_are_split_as_their_layers_can",
+    "placement/test_plan_sizes::test_what_is_built_to_be_thrown_away_is_not_planned",
+    "recovery/test_presence::test_the_watchdog_looks_at_nobody_who_is_not_waited_for",
+    "repository/test_private_api::test_every_declared_member_is_used",
+    "launch/test_ray::test_what_is_rendered_carries_everything_through_a_shell",
+    "embedding/test_recommender::test_batches_are_those_of_their_seed",
+    "embedding/test_recommender::test_there_is_more_to_learn_than_noise",
+    "repository/test_scheduling::test_a_crash_fails_one_test_and_all_others_run",
+    "simulation/test_simulated_training::test_a_bound_of_the_workers_is_used_up",
+    "simulation/test_simulated_training::test_backup_workers_drop_the_late",
+    "simulation/test_simulated_training::test_the_curve_flattens_at_its_bound",
+    "simulation/test_simulated_training::test_the_staleness_is_bounded",
+    "launch/test_slurm::test_a_script_carries_everything_through_its_shell",
+    "launch/test_ssh::test_a_rendered_line_carries_everything_through_two_shells",
 )
 
 OF_CLUSTERS: dict[str, Collection[str]] = {
@@ -319,61 +222,54 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_no_change_of_a_row_is_lost",
     ),
     "features/test_wire_dtype": ("test_half_of_the_bytes[2-SGD]",),
-    "test_estimator_cluster": (
+    "estimator/test_estimator_cluster": (
         "test_every_process_ends_by_itself_with_status_0",
         "test_steps_run_on_chief_and_workers_and_reach_max_steps",
         "test_variables_are_where_the_report_says",
     ),
-    "test_fork_server": (
+    "fork_server/test_fork_server": (
         "test_it_looks_like_a_fresh_interpreter",
         "test_seeds_differ",
         "test_nothing_survives_the_launcher",
     ),
-    "test_fused_updates": (
+    "variables/test_fused_updates": (
         "test_a_step_has_one_operation_per_weight_and_equals_keras"
         "[in_shards-ResourceApplyAdam]",
         "test_no_update_of_two_workers_is_lost[ResourceApplyKerasMomentum]",
     ),
-    "test_launch_local": ("*",),
-    "test_mnist_cluster": ("test_five_processes_train_and_report",),
-    "test_multi_worker": (
+    "launch/test_launch_local": ("*",),
+    "examples/test_mnist_cluster": ("test_five_processes_train_and_report",),
+    "synchronous/test_multi_worker": (
         "test_trains_like_one_process[uneven]",
         "test_trains_like_one_process[rows_of_steps_in_one_call]",
     ),
-    "test_recovery_cluster": (
+    "recovery/test_recovery_cluster": (
         "test_tasks_are_lost_and_training_ends_as_planned[killed]",
     ),
-    "test_pipeline": (
+    "pipeline/test_pipeline": (
         "test_equals_one_process[chain-4-4-1f1b-adam-False]",
         "test_stages_compute_in_the_order_of_the_schedule",
     ),
-    "test_pipeline_replicas": ("test_refuses_more_replicas_than_devices",),
-    "test_pipeline_stale": (
+    "pipeline/test_pipeline_replicas": ("test_refuses_more_replicas_than_devices",),
+    "pipeline/test_pipeline_stale": (
         "test_weights_are_those_of_features_replay[stages2-1-3-gpipe]",
         "test_stages_compute_at_the_same_time",
     ),
-    "test_pipeline_cluster": ("test_each_stage_is_computed_on_its_worker",),
-    "test_ring_strategy": ("test_tensors_go_from_each_worker_to_the_next_one_only",),
-    "test_rounds": ("test_optimizer[Adam]", "test_steps_in_one_message"),
-    "test_split_pipeline": (
+    "pipeline/test_pipeline_cluster": ("test_each_stage_is_computed_on_its_worker",),
+    "synchronous/test_ring_strategy": (
+        "test_tensors_go_from_each_worker_to_the_next_one_only",
+    ),
+    "consistency/test_rounds": ("test_optimizer[Adam]", "test_steps_in_one_message"),
+    "model_parallel/test_split_pipeline": (
         "test_equals_the_plain_layers[words-split6-2-2-1f1b-sgd-False]",
     ),
-    "test_ssh": ("test_the_tasks_run_on_their_hosts",),
-    "test_whole_batch": (
+    "launch/test_ssh": ("test_the_tasks_run_on_their_hosts",),
+    "reader/test_whole_batch": (
         "test_matches_one_process[gradient_penalty-MultiWorkerMirroredStrategy]",
         "test_rejected_with_what_to_do[greatest_loss-MultiWorkerMirroredStrategy]",
     ),
 }
 """Of each file, the tests or cases that the gate has though they need more; "*" is all."""
-
-
-def part_of(file: str) -> str:
-    """Returns the part of a test file, such as "features/test_steps"."""
-    return next(
-        part
-        for part, patterns in PARTS.items()
-        if any(fnmatchcase(file, pattern) for pattern in patterns)
-    )
 
 
 def is_in_gate(file: str, test: str, markers: Collection[str]) -> bool:

@@ -3,7 +3,7 @@
     python -m tests.private_api           # the counts, and what is not declared
     python -m tests.private_api --write   # the counts, order and rooms of the page
 
-The tables of docs/private-api.md declare them; `tests/test_private_api.py` compares the
+The tables of docs/private-api.md declare them; `tests/repository/test_private_api.py` compares the
 two.
 """
 

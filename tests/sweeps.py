@@ -25,7 +25,7 @@ IN_PART = {
     "test_kubernetes_nodes.py::test_nothing_is_left": ("cancel", "SIGKILL"),
     "test_kubernetes_nodes.py::test_what_kubernetes_does_not_have": (
         "flags0-ImagePullBackOff: Back-off pulling image",
-        "flags4-exceeded quota: small",
+        "flags3-exceeded quota: small",
     ),
     "test_linear_predictor.py::test_on_a_cluster": ("synchronous", "asynchronous"),
     "test_no_lost_updates.py::test_counts": ("each-step-0", "ten-steps-1"),

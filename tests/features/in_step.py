@@ -8,7 +8,7 @@ SECONDS is what a test may take. The tests to run are written to DIRECTORY/tests
 with the rows of the table that they prove, and what came out of each to
 DIRECTORY/outcomes-INDEX.jsonl. A test passes if it passes on every worker, and leaves
 them with the same variables. Once one failed, nobody knows what the other workers wait
-for: the job ends, and another one has to run the rest; see tests/feature_jobs.py.
+for: the job ends, and another one has to run the rest; see tests/support/feature_jobs.py.
 """
 
 import json

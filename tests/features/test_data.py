@@ -11,7 +11,7 @@ from uses_of_data import assert_seen_once
 
 import launch
 
-from ..deadline import STARTUP_DEADLINE
+from ..support.deadline import STARTUP_DEADLINE
 
 SAMPLES = 45
 STEPS = 6  # Batches of 8, and one of 5.

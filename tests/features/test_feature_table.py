@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.parameter_server
+from .. import feature_table
 
+pytestmark = pytest.mark.parameter_server
 TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
-import feature_table  # noqa: E402
 
 
 def test_documents_hold_the_table():

@@ -62,7 +62,7 @@ def of_the_chief_alone(paths):
     return batched([f"/proc/self/fd/{of_the_chief_alone.fd}"])
 
 
-# Of what is refused for its graph, these stand for all: tests/test_not_auto_leased.py.
+# Of what is refused for its graph, these stand for all: tests/data/test_not_auto_leased.py.
 NOT_FOLLOWED = {
     of_python: "calls Python functions",
     with_a_seed: "draws with a seed",

@@ -13,7 +13,7 @@ import launch
 import tfdist
 from tfdist.parameter_server import extended
 
-from ..deadline import STARTUP_DEADLINE
+from ..support.deadline import STARTUP_DEADLINE
 
 pytestmark = pytest.mark.parameter_server
 

@@ -22,7 +22,7 @@ from tfdist.checkpoint.variables import VariableWriter
 from tfdist.data import from_source
 from tfdist.parameter_server.feed.shared_files import SharedFiles
 
-from ..deadline import DEADLINE
+from ..support.deadline import DEADLINE
 
 pytestmark = pytest.mark.parameter_server
 

@@ -5,7 +5,7 @@ from concurrent import futures
 
 import grpc
 
-from ..deadline import DEADLINE
+from ..support.deadline import DEADLINE
 
 
 class FakeServer:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import launch
 
-from ..deadline import DEADLINE
+from ..support.deadline import DEADLINE
 
 PROGRAMS = Path(__file__).parent
 ROOT = str(Path(launch.__file__).parent.parent)

@@ -10,7 +10,7 @@ from typing import Any
 FEATURES = "tests/features"
 # Its other tests are of our code, and need the extra `estimator`.
 PRIVATE = [
-    f"tests/test_private_api.py::test_every_declared_{each}_exists"
+    f"tests/repository/test_private_api.py::test_every_declared_{each}_exists"
     for each in ("symbol", "member")
 ]
 
@@ -23,7 +23,7 @@ TESTS = {
     "private": PRIVATE,
     "smoke": _modules("training", "saving"),
     "quick": _modules("models", "training", "optimizers", "saving", "partitioning"),
-    "all": [*PRIVATE, FEATURES, "tests/test_features_synchronous.py"],
+    "all": [*PRIVATE, FEATURES, "tests/features_in_step/test_features_synchronous.py"],
 }
 TIMEOUT = 3600.0  # seconds
 

@@ -7,10 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[1] / "pipeline"))
+
+import pipeline_cases as cases
 
 import tfdist
-from tests import pipeline_cases as cases
 
 MEGABYTES = 1024
 gpu = tf.config.list_physical_devices("GPU")[0]

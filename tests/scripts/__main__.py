@@ -10,13 +10,11 @@ script fails, differs from plain Keras, or is refused where it is not said to be
 
 import argparse
 import sys
-from pathlib import Path
 
 import rich.console
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from scripts_runner import job, table
-from scripts_runner.comparison import Row, Script, all_scripts
+from ..scripts_runner import job, table
+from ..scripts_runner.comparison import Row, Script, all_scripts
 
 
 def main() -> int:

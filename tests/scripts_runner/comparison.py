@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scripts_runner.job import SYNCHRONOUS, Outcome
+
+from .job import SYNCHRONOUS, Outcome
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 ROUNDING = 1e-3  # of the largest weight of a tensor, or of a metric

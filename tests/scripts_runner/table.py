@@ -6,7 +6,8 @@ from pathlib import Path
 
 import rich.table
 import rich.text
-from scripts_runner.comparison import Row
+
+from .comparison import Row
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "scripts.md"
 COLUMNS = (

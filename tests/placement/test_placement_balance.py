@@ -1,0 +1,73 @@
+"""The placement benchmark, and that the page shows its results."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tfdist import VariableSpec
+from tfdist.planning.weight import Weight
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("placement_balance")
+
+
+@pytest.fixture
+def measured(benchmark):
+    return benchmark.pages.measured("placement_balance")
+
+
+def test_the_page_shows_what_was_measured(benchmark, measured):
+    pages, sections = benchmark.pages, benchmark.sections(measured)
+    assert pages.publish(pages.DOCS / "placement.md", sections, is_check=True) == 0
+
+
+def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measured):
+    rows = [benchmark.Row(**row) for row in measured["rows"]]
+    assert {(row.model, row.num_ps) for row in rows} == {
+        (model, num_ps)
+        for model in (
+            *("VGG16", "ResNet50", "EfficientNetB0", "MobileNetV2", "DenseNet121"),
+            *("BERT-base", "DLRM"),
+        )
+        for num_ps in (2, 4, 8, 16)
+    }
+    assert max(row.planned for row in rows) <= 1.02
+    assert all(row.bound <= row.planned <= row.greedy for row in rows)
+    assert all(row.cuts < row.num_ps for row in rows)
+    both = [each for each in measured["weighed"] if each["balance"] == "both"]
+    assert max(max(each["memory"], each["traffic"]) for each in both) <= 1.02
+    assert measured["scale"]["variables"] == 1_000_000
+    assert measured["scale"]["seconds"] < 10
+
+
+def test_slots_follow_their_weight(benchmark):
+    sizes = (100, 100, 200)
+    weights = [
+        Weight(VariableSpec("v", (size,), "uint8", 1), ("momentum",)) for size in sizes
+    ]
+    row = benchmark.compare("model", weights, 2)
+    assert (row.round_robin, row.greedy, row.planned) == (1.5, 1.5, 1.0)
+
+
+def test_the_measured_rows_are_those_of_today(benchmark, monkeypatch):
+    import model_zoo
+
+    from tfdist.planning.sizes import weights_of
+
+    measured = benchmark.pages.measured("placement_balance")["rows"]
+    weights = weights_of(model_zoo.vgg16)
+    today = benchmark.compare("VGG16", weights, 4)
+    kept = next(r for r in measured if (r["model"], r["num_ps"]) == ("VGG16", 4))
+    assert today == benchmark.Row(**kept)
+
+
+def test_scale_plans_what_it_says(benchmark):
+    scale = benchmark.scale(count=2000, num_ps=10)
+    assert scale.variables == 2000
+    assert scale.planned <= 1.02

@@ -1,0 +1,93 @@
+"""The packages depend on each other as docs/architecture.md draws them."""
+
+import ast
+import importlib.util
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOTS = {
+    name: Path(importlib.util.find_spec(name).origin).parent
+    for name in ("tf_config", "launch", "tfdist")
+}
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def modules():
+    """Every module by its dotted name."""
+    found = {}
+    for top, root in ROOTS.items():
+        for path in root.rglob("*.py"):
+            parts = (top, *path.relative_to(root).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imported(path, names):
+    """The modules that a file imports, at its top, late or for types alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in names else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def arrows_between(room_of):
+    names = modules()
+    arrows = defaultdict(set)
+    for name, path in names.items():
+        arrows[room_of(name)] |= {
+            room_of(other) for other in imported(path, names) if other in names
+        } - {room_of(name)}
+    return arrows
+
+
+def room(name):
+    """`tfdist.keras` of `tfdist.keras.hooks`; `tf_config` is one room."""
+    parts = name.split(".")
+    return parts[0] if parts[0] == "tf_config" else ".".join(parts[:2])
+
+
+def reached(start, arrows):
+    seen, rest = set(), [start]
+    while rest:
+        for other in arrows.get(rest.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                rest.append(other)
+    return seen
+
+
+def drawn():
+    """The arrows of the page: `package -> package, package` in its last code block."""
+    block = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.S)[-1]
+    lines = [line.partition("->") for line in block.splitlines() if line.strip()]
+    return {
+        name.strip(): {each.strip() for each in others.split(",") if each.strip()}
+        for name, _, others in lines
+    }
+
+
+def is_package(name):
+    """Whether it is drawn; the fence around private symbols, which all may use, is not."""
+    if name == "tfdist._tf":
+        return False
+    top, _, rest = name.partition(".")
+    return not rest or (ROOTS[top] / rest).is_dir()
+
+
+def test_no_room_depends_on_itself_through_others():
+    arrows = arrows_between(room)
+    assert [each for each in arrows if each in reached(each, arrows)] == []
+
+
+def test_the_page_draws_the_arrows():
+    found = {
+        name: {other for other in others if is_package(other)}
+        for name, others in arrows_between(room).items()
+        if is_package(name) and name not in ROOTS.keys() - {"tf_config"}
+    }
+    assert drawn() == found

@@ -1,0 +1,91 @@
+"""What the commands tell of themselves: which there are, and their flags."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+import launch.jobs
+import tfdist
+from launch import command_line
+from tf_config import flag_help
+
+from ..support.deadline import PROGRAM_DEADLINE
+
+ROOT = Path(tfdist.__file__).parent.parent
+
+
+@pytest.mark.parametrize("package", ["launch", "tfdist"])
+def test_a_package_of_commands_lists_them(package):
+    done = subprocess.run(
+        [sys.executable, "-m", package],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
+    )
+    commands = {
+        path.stem
+        for path in (ROOT / package).glob("[!_]*.py")
+        if '__name__ == "__main__"' in path.read_text()
+    }
+    # A process that only the launcher starts is no command.
+    commands |= {
+        path.parent.name
+        for path in (ROOT / package).glob("*/__main__.py")
+        if path.parent.name != "fork_server"
+    }
+    listed = [line.split() for line in done.stdout.splitlines() if " -m " in line]
+    assert {words[2] for words in listed} == {f"{package}.{each}" for each in commands}
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_flags_are_told_by_group():
+    values = flags.FlagValues()
+    flags.DEFINE_integer("rare", 0, "Few want it.", flag_values=values)
+    flags.DEFINE_boolean(
+        "m", False, "Said shortly.", short_name="x", flag_values=values
+    )
+    flags.DEFINE_multi_string("names", [], "Again.", flag_values=values)
+    flags.DEFINE_list(
+        "sizes", ["1", "2"], " ".join(["What others say."] * 6), flag_values=values
+    )
+    told = flag_help.describe(values, {"common": "sizes m absent", "none": "absent"})
+    assert (
+        told
+        == """\
+common:
+  --sizes
+      What others say. What others say. What others say. What others say. What
+      others say. What others say. Default: 1,2.
+  -x, --m
+      Said shortly.
+
+advanced:
+  --rare
+      Few want it. Default: 0.
+  --names
+      Again."""
+    )
+    assert flag_help.describe(values).startswith("flags:\n  --rare\n")
+
+
+def test_no_flag_of_a_group_is_misspelt():
+    from launch import chaos, doctor, kubernetes, local, ray, slurm, speedup, ssh, task
+
+    modules = (chaos, doctor, kubernetes, local, ray, slurm, speedup, ssh, task)
+    known = {
+        name
+        for each in modules
+        for name in (getattr(each, "define_flags", None) or each._define_flags)()
+    }
+    named = {name for names in command_line._GROUPS.values() for name in names.split()}
+    assert named <= known
+
+
+def test_no_jobs_are_said_to_be_none(monkeypatch, capsys):
+    monkeypatch.setattr(launch.jobs.record, "everything", list)
+    assert launch.jobs.main(["jobs", "list"]) == 0
+    assert capsys.readouterr() == ("", "no jobs\n")

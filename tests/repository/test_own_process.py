@@ -1,0 +1,64 @@
+"""Tests that run in a second pytest process are reported one by one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "feature_programs" / "own_process.py"
+TIMEOUT = 250.0  # seconds
+
+
+def run(*options):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA"]
+    command += [
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:randomly",
+        "-c",
+        ROOT / "setup.cfg",
+        f"--rootdir={ROOT}",
+    ]
+    done = subprocess.run(
+        [*command, *options, PROGRAM],
+        env={**os.environ, "OF_THE_FIRST_PROCESS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def output():
+    return run()
+
+
+OUTCOMES = (
+    ("PASSED", "test_passes"),
+    ("FAILED", "test_fails"),
+    ("SKIPPED", "for a reason"),
+    ("ERROR", "test_fails_at_its_end"),
+    ("FAILED", r"test_exits\[5\]"),
+    ("FAILED", "test_comes_after"),
+)
+
+
+def test_outcome(output):
+    for outcome, test in OUTCOMES:
+        assert re.search(rf"^{outcome} .*{test}( |$)", output, re.M), output
+
+
+def test_a_process_that_exits_is_named_with_its_last_words(output):
+    assert "own_process.py exited with status 5 before it had run test_exits" in output
+    assert "the last words" in output
+
+
+def test_only_selected_tests_run():
+    output = run("-k", "test_passes or test_is_skipped")
+    assert "1 passed, 1 skipped, 4 deselected" in output

@@ -1,0 +1,249 @@
+"""Decisions import without TensorFlow, and so does `tfdist` itself."""
+
+import ast
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfdist
+
+from ..support.deadline import PROGRAM_DEADLINE
+
+ROOT = Path(tfdist.__file__).parent
+# Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
+PURE = {
+    "all_reduce": [
+        "choice",
+        "cost",
+        "locality",
+        "network",
+        "packing",
+        "schedule",
+    ],
+    "checkpoint": ["attributes", "plain", "store"],
+    "cluster": ["health", "startup"],
+    "data": [
+        "array_file",
+        "chain",
+        "chief_only_reasons",
+        "errors",
+        "file_readers",
+        "pipeline_report",
+        "record_index",
+        "source_files",
+        "transformations",
+    ],
+    "embedding": ["cost"],
+    "federated": ["*"],
+    "federated.flower": ["array_layout", "client_numbers"],
+    "graph": ["*"],
+    "liveness": [
+        "activity",
+        "sentinel",
+        "stall",
+        "supervision",
+        "watchdog",
+    ],
+    "local_update": [
+        "exchange",
+        "members",
+        "message",
+        "messenger",
+        "reads",
+        "rejoin",
+        "rounds",
+        "compression",
+    ],
+    "low_level": ["replica_round"],
+    "mixing": ["*"],
+    "model_parallel": [
+        "choose_split",
+        "devices",
+        "file",
+        "fit",
+        "graph",
+        "heft",
+        "place",
+        "plan",
+        "schedule",
+        "search",
+        "split_graph",
+        "stages",
+        "step",
+        "timeline",
+        "work",
+    ],
+    "parameter_server": ["exchange", "exchange_report", "replicas"],
+    "parameter_server.caching": ["decision", "report"],
+    "parameter_server.fit": ["pace"],
+    "parameter_server.step_graph": ["messages", "unrolling"],
+    "consistency": ["*"],
+    "pipeline": [
+        "arguments",
+        "chain",
+        "cut",
+        "errors",
+        "step_time",
+    ],
+    "placement": ["*"],
+    "planning": [
+        "arguments",
+        "assignment",
+        "command",
+        "fields",
+        "file",
+        "match",
+        "plan",
+        "planned",
+        "planner",
+        "view",
+        "weight",
+    ],
+    "simulation": ["*"],
+    "splitting": ["split"],
+    "synchronous.reader": ["reduction"],
+}
+WITHOUT_TENSORFLOW = """
+import importlib, json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "keras", "tf_keras"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+errors = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        errors[name] = str(error)
+print(json.dumps(errors))
+"""
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> list[str]:
+    found = []
+    for package, names in PURE.items():
+        if names == ["*"]:
+            names = [
+                path.stem
+                for path in sorted((ROOT / package.replace(".", "/")).glob("[!_]*.py"))
+            ]
+        found += [f"tfdist.{package}.{name}" for name in names]
+    return found
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, str]:
+    """Why modules fail to import where TensorFlow and Keras cannot be."""
+    return json.loads(run("-c", WITHOUT_TENSORFLOW, *modules(), "tfdist._tf"))
+
+
+def test_decisions_import_without_tensorflow_and_nothing_else_does(errors):
+    assert list(errors) == ["tfdist._tf"], errors
+    assert "is blocked" in errors["tfdist._tf"]
+
+
+def test_modules_that_say_so_are_pure():
+    claim = re.compile(r"\bpure\b|imports? (no|neither) tensorflow", re.IGNORECASE)
+    claiming = set()
+    for path in ROOT.rglob("[!_]*.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if claim.search(docstring):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            claiming.add(".".join(("tfdist", *parts)))
+    assert claiming <= set(modules())
+
+
+def test_the_package_imports_neither_tensorflow_nor_numpy():
+    program = (
+        "import sys, tfdist; print({'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+    )
+    assert run("-c", program).strip() == "set()"
+
+
+def test_public_names_of_pure_modules_need_no_tensorflow():
+    pure = {name for name, module in tfdist._MODULES.items() if module in modules()}
+    assert len(pure) > 40
+    program = "import tfdist\nfor name in sys.argv[1:]: getattr(tfdist, name)"
+    run("-c", WITHOUT_TENSORFLOW.partition("errors =")[0] + program, *pure)
+
+
+def test_public_names_are_listed():
+    assert set(tfdist.__all__) <= set(dir(tfdist))
+
+
+def test_tools_may_reexport_each_public_name():
+    """In a stub, only `import x as x` says so."""
+    stub = ast.parse((ROOT / "__init__.pyi").read_text())
+    imports = [each for each in stub.body if isinstance(each, ast.ImportFrom)]
+    assert all(a.asname == a.name for each in imports for a in each.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("GreedyLoadBalancer", "Did you mean: GreedyLoadBalancing?"),
+        ("Nonexistent", "module 'tfdist' has no attribute 'Nonexistent'"),
+        ("__path_hooks__", "module 'tfdist' has no attribute '__path_hooks__'"),
+    ],
+)
+def test_an_unknown_name_is_an_attribute_error(name, message):
+    with pytest.raises(AttributeError, match=re.escape(message)):
+        getattr(tfdist, name)
+
+
+def test_names_on_an_old_tensorflow_say_which_one_is_needed():
+    program = """
+import sys, types
+sys.modules["tensorflow"] = types.SimpleNamespace(__version__="2.15.1")
+import tfdist
+print(tfdist.RoundRobin.__name__)
+try:
+    tfdist.ParameterServerStrategy
+except ImportError as error:
+    print(error)
+"""
+    pure, error = run("-c", program).splitlines()
+    assert pure == "RoundRobin"
+    assert "tfdist needs TensorFlow 2.16 or newer; version 2.15.1" in error
+
+
+def test_the_help_of_the_plan_command_takes_under_half_a_second():
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert "--num_ps" in run("-m", "tfdist.plan", "--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # Processor time: a busy machine takes longer by the clock.
+    assert statistics.median(seconds() for _ in range(5)) < 0.5
+
+
+def test_plan_is_a_function_once_the_module_of_that_name_is_imported():
+    import importlib
+
+    importlib.import_module("tfdist.plan")
+    with pytest.raises(TypeError, match="build_model|num_ps"):
+        tfdist.plan()

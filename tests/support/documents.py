@@ -1,0 +1,72 @@
+"""The README, CONTRIBUTING, CHANGELOG and docs pages, parsed as Markdown."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+_FENCE = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.M | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced code block.
+
+    Attributes:
+        page: The file it is in.
+        line: The line on which the block starts.
+        language: What follows the opening fence.
+        code: The lines between the fences.
+        mark: The HTML comment on the line above the block, without its delimiters.
+    """
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    """Returns all blocks in these languages, or in any."""
+    return [
+        Block(
+            page,
+            text[: found.start("code")].count("\n"),
+            found["language"],
+            found["code"],
+            found["mark"] or "",
+        )
+        for page in PAGES
+        for text in [page.read_text()]
+        for found in _FENCE.finditer(text)
+        if not languages or found["language"] in languages
+    ]
+
+
+def prose(page: Path) -> str:
+    """Returns a page without its code blocks."""
+    return _FENCE.sub("", page.read_text())
+
+
+def links(page: Path) -> list[str]:
+    """Returns the targets of all links and images of a page, external ones too."""
+    text = re.sub(r"`[^`\n]*`", "", prose(page))
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as GitHub derives them."""
+    titles = re.findall(r"^#{1,6} (.+)$", prose(page), re.M)
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in titles]
+    return {re.sub(r"[^\w\- ]", "", t).strip().lower().replace(" ", "-") for t in plain}

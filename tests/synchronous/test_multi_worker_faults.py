@@ -1,0 +1,211 @@
+"""An error names the worker that is missing, dies, stops or differs."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tf_config
+from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
+from tfdist.peers.shares import row_range
+
+from ..support.deadline import DEADLINE
+from ..support.worker_processes import run_workers
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "worker_fault.py"
+
+
+def run(fault, victim, only=()):
+    """Return the addresses, and the output of each worker that ended by itself."""
+    stopped = victim if fault == "SIGSTOP" else None
+    return run_workers(2, PROGRAM, fault, victim, only=only, stopped=stopped)
+
+
+def last_line(output):
+    return output.strip().splitlines()[-1]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("fault", "victim"), [("SIGKILL", 0), ("SIGSTOP", 1)])
+def test_a_worker_that_ends_or_stops_in_a_step_is_named(fault, victim):
+    addresses, outputs = run(fault, victim)
+    error = last_line(outputs[1 - victim])
+    assert f"PeerLostError: worker:{victim} at {addresses[victim]} ended" in error
+    assert "BackupAndRestore" in error
+
+
+@pytest.mark.cluster
+def test_a_worker_that_never_comes_is_named():
+    addresses, outputs = run("missing", 1, only=(0,))
+    error = last_line(outputs[0])
+    assert "StartupTimeoutError: no server answered within 10 s" in error
+    assert f"worker:1 at {addresses[1]}" in error
+    assert "worker:0" not in error
+
+
+@pytest.mark.cluster
+def test_unequal_numbers_of_devices_are_refused_on_every_worker():
+    _, outputs = run("devices", 1)
+    for output in outputs.values():
+        error = last_line(output)
+        assert "UnequalDevicesError" in error
+        assert "received worker:0: 1, worker:1: 2" in error
+
+
+@pytest.mark.cluster
+def test_a_strategy_made_too_late_says_so():
+    _, outputs = run("too_late", 1, only=(0,))
+    assert "Construct MultiWorkerMirroredStrategy first" in last_line(outputs[0])
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "TF_CONFIG is not set"),
+        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, "keeps no variables on"),
+    ],
+)
+def test_a_cluster_that_does_not_fit_is_refused(monkeypatch, config, words):
+    from tfdist import MultiWorkerMirroredStrategy
+
+    task = {"type": "worker", "index": 0}
+    text = json.dumps({"cluster": config, "task": task}) if config else ""
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(tf_config.ClusterError, match=words):
+        MultiWorkerMirroredStrategy()
+
+
+def test_an_evaluator_is_refused():
+    from tfdist import MultiWorkerMirroredStrategy
+
+    cluster = tf_config.Cluster(worker=("a:1",), evaluator=("b:1",))
+    config = tf_config.TFConfig(cluster, tf_config.Task("evaluator", 0))
+    with pytest.raises(tf_config.ClusterError, match="this task is evaluator:0"):
+        MultiWorkerMirroredStrategy(config)
+
+
+def test_a_cluster_of_another_type_is_refused():
+    from tfdist import MultiWorkerMirroredStrategy
+
+    with pytest.raises(TypeError, match="tf_config.TFConfig"):
+        MultiWorkerMirroredStrategy("worker=a:1")
+
+
+@given(rows=st.integers(0, 100), replicas=st.integers(1, 9))
+def test_every_row_has_one_replica(rows, replicas):
+    ranges = [row_range(rows, replicas, each) for each in range(replicas)]
+    assert [row for begin, end in ranges for row in range(begin, end)] == list(
+        range(rows)
+    )
+    sizes = [end - begin for begin, end in ranges]
+    assert max(sizes) - min(sizes) <= 1
+
+
+PEER = tf_config.Task("worker", 1)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Start a watch on a peer that answers with one problem after another."""
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    watches = []
+
+    def start(problems, timeout):
+        aborted, answers = threading.Event(), iter(problems)
+        messages = []
+
+        def check(task, seconds):
+            problem = next(answers, None)
+            if problem is not None:
+                raise problem(None, None, "no answer")
+
+        def give_up(message, is_back):
+            messages.append(message)
+            aborted.set()
+            return False
+
+        watches.append(PeerWatch({PEER: "b:1"}, timeout, check, give_up))
+        return aborted, messages
+
+    yield start
+    for each in watches:
+        each.stop()
+
+
+def test_a_peer_that_refuses_again_and_again_is_given_up(watch):
+    aborted, messages = watch([tf.errors.UnavailableError] * 3, timeout=60.0)
+    assert aborted.wait(DEADLINE)
+    assert messages == ["worker:1 at b:1 does not answer"]
+
+
+def test_a_peer_that_is_silent_too_long_is_given_up(watch):
+    aborted, _ = watch([tf.errors.DeadlineExceededError] * 1000, timeout=0.05)
+    assert aborted.wait(DEADLINE)
+
+
+def test_a_peer_that_answers_again_is_kept(watch):
+    twice = [tf.errors.UnavailableError] * 2 + [None]
+    aborted, _ = watch(twice * 3, timeout=60.0)
+    assert not aborted.wait(0.5)
+
+
+def test_a_peer_that_is_back_is_watched_on(monkeypatch):
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    is_stopped, found = threading.Event(), []
+    is_given_up_twice = threading.Event()
+
+    def check(task, seconds):
+        if is_stopped.is_set():
+            raise tf.errors.DeadlineExceededError(None, None, "no answer")
+
+    def give_up(message, is_back):
+        found.append(is_back())
+        is_stopped.clear()
+        found.append(is_back())
+        is_stopped.set()
+        if len(found) == 4:
+            is_given_up_twice.set()
+        return True
+
+    is_stopped.set()
+    watch = PeerWatch({PEER: "b:1"}, 0.05, check, give_up)
+    assert is_given_up_twice.wait(DEADLINE)
+    watch.stop()
+    assert found[:4] == [False, True] * 2
+
+
+def test_a_peer_that_has_ended_is_never_back(monkeypatch):
+    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    listens, found = threading.Event(), []
+    is_given_up = threading.Event()
+
+    def check(task, seconds):
+        if not listens.is_set():
+            raise tf.errors.UnavailableError(None, None, "refused")
+
+    def give_up(message, is_back):
+        listens.set()
+        found.append(is_back())
+        is_given_up.set()
+        return False
+
+    PeerWatch({PEER: "b:1"}, 60.0, check, give_up)
+    assert is_given_up.wait(DEADLINE)
+    assert found == [False]
+
+
+def test_an_error_of_a_step_stays_where_all_peers_answer():
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError, match="shapes"),
+        naming_lost_peers(lambda: []),
+    ):
+        raise tf.errors.InvalidArgumentError(None, None, "shapes do not fit")
+    with (
+        pytest.raises(PeerLostError, match="worker:1 at b:1 ended"),
+        naming_lost_peers(lambda: ["worker:1 at b:1"]),
+    ):
+        raise tf.errors.UnavailableError(None, None, "reset by peer")
