@@ -10,113 +10,194 @@ STEPS = 8
 OWN_VALUE = pytest.mark.sets_own_value
 
 
-def case(name, feature, make, why="", *marks):
-    """An optimizer, as a row of the feature table: approximate if there is a reason."""
-    row = pytest.mark.feature(feature)
-    if why:
-        row = pytest.mark.feature(feature, "approximate", why, synchronous="yes")
-    return pytest.param(make, id=name, marks=[row, *marks])
-
-
 RULES = [
-    case("SGD", "`SGD`", lambda: optimizers.SGD(0.05)),
-    case("momentum", "`SGD(momentum=...)`", lambda: optimizers.SGD(0.01, momentum=0.9)),
-    case(
-        "nesterov",
-        "`SGD(nesterov=True)`",
+    pytest.param(
+        lambda: optimizers.SGD(0.05), id="SGD", marks=pytest.mark.feature("`SGD`")
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.01, momentum=0.9),
+        id="momentum",
+        marks=pytest.mark.feature("`SGD(momentum=...)`"),
+    ),
+    pytest.param(
         lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+        id="nesterov",
+        marks=pytest.mark.feature("`SGD(nesterov=True)`"),
     ),
-    case(
-        "low-momentum",
-        "A momentum below 1 - 1/(2 x workers)",
+    pytest.param(
         lambda: optimizers.SGD(0.02, momentum=0.5),
-        "for rows of an embedding, the last writer wins",
+        id="low-momentum",
+        marks=[
+            pytest.mark.feature(
+                "A momentum below 1 - 1/(2 x workers)",
+                "approximate",
+                "for rows of an embedding, the last writer wins",
+                synchronous="yes",
+            ),
+        ],
     ),
-    case("Adam", "`Adam`", lambda: optimizers.Adam(0.02)),
-    case(
-        "amsgrad",
-        "`Adam(amsgrad=True)`",
+    pytest.param(
+        lambda: optimizers.Adam(0.02),
+        id="Adam",
+        marks=pytest.mark.feature("`Adam`"),
+    ),
+    pytest.param(
         lambda: optimizers.Adam(0.02, amsgrad=True),
-        "for rows of an embedding, the last writer wins for the maximum",
+        id="amsgrad",
+        marks=[
+            pytest.mark.feature(
+                "`Adam(amsgrad=True)`",
+                "approximate",
+                "for rows of an embedding, the last writer wins for the maximum",
+                synchronous="yes",
+            ),
+        ],
     ),
-    case("AdamW", "`AdamW`", lambda: optimizers.AdamW(0.02)),
-    case("RMSprop", "`RMSprop`", lambda: optimizers.RMSprop(0.02)),
-    case(
-        "RMSprop-centered",
-        "`RMSprop(momentum=..., centered=True)`",
+    pytest.param(
+        lambda: optimizers.AdamW(0.02),
+        id="AdamW",
+        marks=pytest.mark.feature("`AdamW`"),
+    ),
+    pytest.param(
+        lambda: optimizers.RMSprop(0.02),
+        id="RMSprop",
+        marks=pytest.mark.feature("`RMSprop`"),
+    ),
+    pytest.param(
         lambda: optimizers.RMSprop(0.002, momentum=0.9, centered=True),
+        id="RMSprop-centered",
+        marks=pytest.mark.feature("`RMSprop(momentum=..., centered=True)`"),
     ),
-    case("Adagrad", "`Adagrad`", lambda: optimizers.Adagrad(0.1)),
-    case("Adadelta", "`Adadelta`", lambda: optimizers.Adadelta(5.0)),
-    case(
-        "Adamax",
-        "`Adamax`",
+    pytest.param(
+        lambda: optimizers.Adagrad(0.1),
+        id="Adagrad",
+        marks=pytest.mark.feature("`Adagrad`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Adadelta(5.0),
+        id="Adadelta",
+        marks=pytest.mark.feature("`Adadelta`"),
+    ),
+    pytest.param(
         lambda: optimizers.Adamax(0.02),
-        "for rows of an embedding, the last writer wins for the norm",
+        id="Adamax",
+        marks=[
+            pytest.mark.feature(
+                "`Adamax`",
+                "approximate",
+                "for rows of an embedding, the last writer wins for the norm",
+                synchronous="yes",
+            ),
+        ],
     ),
-    case(
-        "Nadam",
-        "`Nadam`",
+    pytest.param(
         lambda: optimizers.Nadam(0.02),
-        "the last writer wins for the product of the momentum schedule",
-        OWN_VALUE(
-            r"(^|/)variable(_\d+)?$", "a product: an increment could make it negative"
-        ),
+        id="Nadam",
+        marks=[
+            pytest.mark.feature(
+                "`Nadam`",
+                "approximate",
+                "the last writer wins for the product of the momentum schedule",
+                synchronous="yes",
+            ),
+            OWN_VALUE(
+                r"(^|/)variable(_\d+)?$",
+                "a product: an increment could make it negative",
+            ),
+        ],
     ),
-    case(
-        "Ftrl",
-        "`Ftrl`",
+    pytest.param(
         lambda: optimizers.Ftrl(0.5),
-        "for rows of an embedding, sums are exact, and the last writer wins for the "
-        "weights computed from them",
+        id="Ftrl",
+        marks=[
+            pytest.mark.feature(
+                "`Ftrl`",
+                "approximate",
+                "for rows of an embedding, sums are exact, and the last writer wins for "
+                "the weights computed from them",
+                synchronous="yes",
+            ),
+        ],
     ),
-    case("Lion", "`Lion`", lambda: optimizers.Lion(0.01)),
-    case("Lamb", "`Lamb`", lambda: optimizers.Lamb(0.05)),
-    case(
-        "Adafactor",
-        "`Adafactor`",
+    pytest.param(
+        lambda: optimizers.Lion(0.01),
+        id="Lion",
+        marks=pytest.mark.feature("`Lion`"),
+    ),
+    pytest.param(
+        lambda: optimizers.Lamb(0.05),
+        id="Lamb",
+        marks=pytest.mark.feature("`Lamb`"),
+    ),
+    pytest.param(
         lambda: optimizers.Adafactor(0.1),
-        "the last writer wins for the factored second moments",
-        OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
+        id="Adafactor",
+        marks=[
+            pytest.mark.feature(
+                "`Adafactor`",
+                "approximate",
+                "the last writer wins for the factored second moments",
+                synchronous="yes",
+            ),
+            OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
+        ],
     ),
-    case(
-        "Muon",
-        "`Muon`",
+    pytest.param(
         lambda: optimizers.Muon(0.01),
-        "",
-        pytest.mark.skipif(
-            KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
-        ),
+        id="Muon",
+        marks=[
+            pytest.mark.feature("`Muon`"),
+            pytest.mark.skipif(
+                KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
+            ),
+        ],
     ),
 ]
 
+
 OPTIONS = [
-    case("clipnorm", "`clipnorm`", lambda: optimizers.SGD(0.1, clipnorm=0.5)),
-    case("clipvalue", "`clipvalue`", lambda: optimizers.SGD(0.05, clipvalue=0.1)),
-    case(
-        "global_clipnorm",
-        "`global_clipnorm`",
+    pytest.param(
+        lambda: optimizers.SGD(0.1, clipnorm=0.5),
+        id="clipnorm",
+        marks=pytest.mark.feature("`clipnorm`"),
+    ),
+    pytest.param(
+        lambda: optimizers.SGD(0.05, clipvalue=0.1),
+        id="clipvalue",
+        marks=pytest.mark.feature("`clipvalue`"),
+    ),
+    pytest.param(
         lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
+        id="global_clipnorm",
+        marks=pytest.mark.feature("`global_clipnorm`"),
     ),
-    case(
-        "weight_decay", "`weight_decay`", lambda: optimizers.SGD(0.05, weight_decay=0.1)
+    pytest.param(
+        lambda: optimizers.SGD(0.05, weight_decay=0.1),
+        id="weight_decay",
+        marks=pytest.mark.feature("`weight_decay`"),
     ),
-    case(
-        "loss_scale_factor",
-        "`loss_scale_factor`",
+    pytest.param(
         lambda: optimizers.SGD(0.05, loss_scale_factor=64.0),
+        id="loss_scale_factor",
+        marks=pytest.mark.feature("`loss_scale_factor`"),
     ),
-    case(
-        "schedule",
-        "Learning-rate schedules",
+    pytest.param(
         lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
+        id="schedule",
+        marks=pytest.mark.feature("Learning-rate schedules"),
     ),
-    case(
-        "ema",
-        "`use_ema`",
+    pytest.param(
         lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
-        "the last writer wins for the averages",
-        OWN_VALUE("_average$", "an average whose decay depends on the step"),
+        id="ema",
+        marks=[
+            pytest.mark.feature(
+                "`use_ema`",
+                "approximate",
+                "the last writer wins for the averages",
+                synchronous="yes",
+            ),
+            OWN_VALUE("_average$", "an average whose decay depends on the step"),
+        ],
     ),
 ]
 

@@ -30,7 +30,7 @@ def test_a_crash_fails_one_test_and_all_others_run(tmp_path):
         Path(tmp_path, f"test_{name}.py").write_text("def test_one():\n    pass\n")
     Path(tmp_path, "test_e.py").write_text(CRASHES_ONCE)
     command = [sys.executable, "-m", "pytest", "-n1", "--dist=loadfile"]
-    command += ["--no-loadscope-reorder", "-ptests.scheduling", "-pno:randomly"]
+    command += ["--no-loadscope-reorder", "-ptests.support.scheduling", "-pno:randomly"]
     ended = subprocess.run(
         [*command, f"--rootdir={tmp_path}", "-c/dev/null", tmp_path],
         cwd=ROOT,
