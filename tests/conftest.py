@@ -77,6 +77,8 @@ MARKERS = (
     "steps_write: a test of what workers' steps write, which in rounds the updates do",
     "sets_own_value(pattern, why): steps of this test may set variables of such names "
     "to a value computed from their own",
+    "sets_new_rows(pattern): steps of this test may set rows, which no other step knows "
+    "yet, of variables of such names",
 )
 
 

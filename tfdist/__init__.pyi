@@ -34,6 +34,14 @@ from tfdist.consistency.staleness import (
 from tfdist.consistency.synchronous import Synchronous as Synchronous
 from tfdist.embedding.aggregated_lookup import LookupBytesCounter as LookupBytesCounter
 from tfdist.embedding.cost import LookupBytes as LookupBytes
+from tfdist.embedding.growing.admission import CountFilter as CountFilter
+from tfdist.embedding.growing.admission import ProbabilityFilter as ProbabilityFilter
+from tfdist.embedding.growing.eviction import EvictRare as EvictRare
+from tfdist.embedding.growing.eviction import EvictSmall as EvictSmall
+from tfdist.embedding.growing.eviction import EvictUnseen as EvictUnseen
+from tfdist.embedding.growing.frozen import frozen as frozen
+from tfdist.embedding.growing.layers import DynamicEmbedding as DynamicEmbedding
+from tfdist.embedding.growing.layers import DynamicEmbeddingBag as DynamicEmbeddingBag
 from tfdist.embedding.layers import Embedding as Embedding
 from tfdist.embedding.layers import EmbeddingBag as EmbeddingBag
 from tfdist.liveness.peers import PeerLostError as PeerLostError

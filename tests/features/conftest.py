@@ -295,6 +295,7 @@ def sent(request, strategy, monkeypatch) -> Sent:
     marks = request.node.iter_markers("sets_own_value")
     allowed = [mark.args[0] for mark in marks]
     under_key = policies.UNDER_KEY.get(request.config.getoption("strategy"), [])
+    new_rows = [mark.args[0] for mark in request.node.iter_markers("sets_new_rows")]
     sent = Sent()
     schedule = strategy.coordinator.schedule
 
@@ -302,7 +303,9 @@ def sent(request, strategy, monkeypatch) -> Sent:
         if function not in sent.functions:
             sent.functions.append(function)
             if hasattr(function, "graph"):
-                sent.problems += graph_audit.problems(function, allowed, under_key)
+                sent.problems += graph_audit.problems(
+                    function, allowed, under_key, new_rows
+                )
         return schedule(function, *args, **kwargs)
 
     monkeypatch.setattr(strategy.coordinator, "schedule", spy)

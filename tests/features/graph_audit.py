@@ -33,7 +33,10 @@ def task_of(op: tf.Operation) -> str:
 
 
 def problems(
-    function: Any, allowed: Sequence[str] = (), under_key: Sequence[str] = ()
+    function: Any,
+    allowed: Sequence[str] = (),
+    under_key: Sequence[str] = (),
+    of_new_rows: Sequence[str] = (),
 ) -> list[str]:
     """What of a `ConcreteFunction` can lose an update.
 
@@ -42,6 +45,7 @@ def problems(
         allowed: Regular expressions of the names of variables that may be set to a
             value computed from their own.
         under_key: Those that steps write one at a time, since each has a key to.
+        of_new_rows: Those of which steps set rows that no other step knows yet.
     """
     names = {id(v.handle): v.name.removesuffix(":0") for v in function.graph.variables}
     captured: dict[str, Origins] = {}
@@ -62,6 +66,7 @@ def problems(
         f"{op} writes {variable} unlocked"
         for op, variable in walk.unlocked
         if not _matches(variable, under_key)
+        and not (op == "ResourceScatterUpdate" and _matches(variable, of_new_rows))
     ]
     return sorted(set(found))
 

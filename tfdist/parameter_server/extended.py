@@ -138,14 +138,21 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             self.placed.check_slot(spec, weight)
         if is_split:
             if spec.shape == tuple(weight.shape):
-                return self._create_shards(
+                initializer = being_created().initializer
+                growth = weight.growth
+                if growth is not None:
+                    initializer = growth.initializer_of_slot(spec.name, initializer)
+                slot = self._create_shards(
                     next_creator,
                     weight.layout,
                     spec,
                     weight.shards,
-                    being_created().initializer,
+                    initializer,
                     kwargs,
                 )
+                if growth is not None:
+                    growth.add_slot(slot, initializer)
+                return slot
             # A slot of another shape, such as a scalar, cannot be split like its weight.
             kwargs["colocate_with"] = weight.shards[0]
         return super()._create_variable(next_creator, **kwargs)

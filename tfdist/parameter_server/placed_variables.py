@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.placement.greedy import BestFit
 from tfdist.placement.large_weights import may_be_split, partitioner_for
-from tfdist.placement.partition import PartitionError
+from tfdist.placement.partition import Partition, PartitionError
 from tfdist.placement.partitioners import partition_of
 from tfdist.placement.placement import PartitioningPlacement, Placement, ps_for
 from tfdist.placement.report import PlacedVariable
@@ -56,6 +56,9 @@ class PlacedVariables:
     def layout(self, spec: VariableSpec) -> Layout | None:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = being_created().request
+        if request.on_every_ps:
+            rows = [spec.shape[0] // self._num_ps] * self._num_ps
+            return layout_of(Partition.of_sizes(0, rows, range(self._num_ps)), DIV)
         if isinstance(self.placement, PartitioningPlacement):
             partition = self.placement.partition(spec, self._num_ps)
         else:

@@ -27,11 +27,13 @@ class Request:
         partitioner: Returns the number of shards; None for the strategy's partitioner.
         partition_strategy: `"div"` or `"mod"`.
         rows_only: Whether they can be split by rows only.
+        on_every_ps: Whether each ps has one shard of rows, whoever places variables.
     """
 
     partitioner: Any = None
     partition_strategy: str = DIV
     rows_only: bool = False
+    on_every_ps: bool = False
 
 
 @dataclass(frozen=True)

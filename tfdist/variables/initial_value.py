@@ -22,6 +22,18 @@ _RANDOM = (
 _PIECE_BYTES = 16 << 20
 
 
+class Unwritten(keras.initializers.Initializer):
+    """Reserves memory, and writes nothing there.
+
+    The operating system gives a page of memory to whoever first writes to it.
+    """
+
+    def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
+        """Returns a tensor of which nothing was written yet."""
+        dtype = tf.as_dtype(dtype or keras.config.floatx())
+        return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
+
+
 class Piece(NamedTuple):
     """The rows `start` to `stop` (exclusive) of a shard, and their function."""
 
@@ -75,7 +87,11 @@ def of_shards(
     """
     partition = layout.partition
     shapes = [partition.shard_shape(shape, i) for i in range(len(partition.bounds))]
-    constant = _constant(initializer)
+    if isinstance(initializer, Unwritten):
+        return [
+            ShardValue(functools.partial(initializer, each, dtype)) for each in shapes
+        ]
+    constant = constant_of(initializer)
     if constant is not None:
         fill = functools.partial(_filled, constant, tf.as_dtype(dtype))
         return [ShardValue(functools.partial(fill, each)) for each in shapes]
@@ -89,7 +105,7 @@ def of_shards(
     return [ShardValue(functools.partial(tf.identity, part)) for part in parts]
 
 
-def _constant(initializer: Any) -> Any:
+def constant_of(initializer: Any) -> Any:
     """Returns the scalar of a constant initializer; None for any other."""
     if type(initializer) is keras.initializers.Zeros:
         return 0

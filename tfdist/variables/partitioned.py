@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfdist._refusal import RefusalError
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
@@ -20,6 +21,10 @@ from tfdist.variables.layout import Layout
 from tfdist.variables.saveable import saveables
 from tfdist.variables.shard_changes import ShardChanges
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
+
+
+class ReservedRowsError(RefusalError):
+    """A table that grows was read or written whole."""
 
 
 class PartitionedVariable:
@@ -34,6 +39,7 @@ class PartitionedVariable:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
             that an update reads and writes all shards, on the first one's ps.
         lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        growth: The table whose rows it has, if they are created one by one, or None.
         changes: Splits and joins changes of it.
     """
 
@@ -52,6 +58,7 @@ class PartitionedVariable:
         self._num_workers = num_workers
         self.updated_whole = False
         self.lost: Any = None
+        self.growth: Any = None
         shapes = [shard.shape for shard in self._shards]
         self.changes = ShardChanges(layout, shapes, self.dtype)
         self._shape = self.changes.shape
@@ -152,6 +159,8 @@ class PartitionedVariable:
         return self.read_value()
 
     def _read(self) -> tf.Tensor:
+        self._check_is_not_reserved()
+
         def join(*values: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
             return self.layout.join(values), self.changes.split_gradient
 
@@ -190,6 +199,7 @@ class PartitionedVariable:
         if (seen := self._seen()) is not None:
             seen.assign(value, *args, **kwargs)
             return
+        self._check_is_not_reserved()
         value = tf.convert_to_tensor(value, dtype=self.dtype)
         added = self._increment(value)
         self._view = None
@@ -242,8 +252,19 @@ class PartitionedVariable:
 
     def numpy(self) -> np.ndarray:
         """Returns the value of the whole."""
+        self._check_is_not_reserved()
         parts = [shard.numpy() for shard in self._shards]
         return self.layout.join_arrays(parts)
+
+    def _check_is_not_reserved(self) -> None:
+        if self.growth is not None:
+            raise ReservedRowsError(
+                f"{self.name} is a table that grows: its rows are reserved, and are read "
+                "and written by the ids that have them. For its values, use the layer's "
+                "export(), lookup() and upsert(). An optimizer or an option that reads "
+                "a whole weight (Lamb, Muon, Adafactor, weight decay, use_ema, clipnorm, "
+                "a constraint, LoRA) cannot train it: use Adagrad, SGD or Adam"
+            )
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -259,9 +280,14 @@ class PartitionedVariable:
     def saveables(self, name: str) -> list[Any]:
         """Returns what saves each shard as a slice of one tensor, and restores it.
 
+        The rows of a table that grows are saved by their ids instead.
+
         A checkpoint of it has one tensor of the whole's shape, as that of a variable
         in one piece, and each is restored into any slices of the other.
         """
+        if self.growth is not None:
+            of_rows: list[Any] = self.growth.saveables(self, name)
+            return of_rows
         return saveables(self._shards, self.layout, self._shape.as_list(), name)
 
 

@@ -1,0 +1,163 @@
+"""Embedding tables that grow."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tfdist.embedding.growing.initial_rows import rows_by
+
+# What the ps keep of ids has numbers for names.
+pytestmark = [
+    pytest.mark.parameter_server,
+    pytest.mark.sets_new_rows(r"embeddings|^(while/input_)?\d+$"),
+]
+
+layers = keras.layers
+
+DIM, SIZE, STEPS, BATCH = 4, 6, 48, 4
+RATE = 2.0**-10
+IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 40)
+FIRST = rows_by(keras.initializers.RandomUniform(), DIM, 0, "float32")
+
+
+def drawn(rows, seed=1):
+    return np.random.default_rng(seed).choice(IDS, (rows, SIZE))
+
+
+def total(y, y_pred):
+    return tf.reduce_sum(y_pred, axis=list(range(1, y_pred.shape.rank)))
+
+
+def model_of(table, optimizer, loss=total, **options):
+    after = [] if loss is total else [layers.Flatten(), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((SIZE,), dtype="int64"), table, *after])
+    model.compile(optimizer, loss, **options)
+    return model
+
+
+@pytest.mark.feature("Tables that grow: each id gets one row, and no gradient is lost")
+@pytest.mark.parametrize("steps_per_execution", [1, 10])
+def test_an_id_gets_one_row_and_no_gradient_is_lost(
+    strategy, until_both_ran, steps_per_execution
+):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=1000)
+        model = model_of(
+            table, keras.optimizers.SGD(RATE), steps_per_execution=steps_per_execution
+        )
+    x = drawn(BATCH * STEPS)
+    fits = until_both_ran(
+        lambda: model.fit(x, np.zeros(len(x)), batch_size=BATCH, verbose=0)
+    )
+    ids, times = np.unique(x, return_counts=True)
+    assert (table.size(), table.report()["created"]) == (len(ids), len(ids))
+    expected = FIRST(tf.constant(ids)) - fits * times[:, None] * RATE / BATCH
+    np.testing.assert_allclose(table.lookup(ids), expected, atol=1e-6)
+
+
+@pytest.mark.feature("Tables that grow are saved, and restored into as many rows")
+def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
+    x, y = drawn(64), np.float32(drawn(64)[:, :1] % 3)
+
+    def built():
+        with strategy.scope():
+            keras.utils.set_random_seed(0)
+            table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+            model = model_of(table, keras.optimizers.Adagrad(0.1), "mse")
+        return table, model, tf.train.Checkpoint(model=model)
+
+    def fit(model):
+        # One message, so that the order of its steps is known.
+        return model.fit(x, y, batch_size=64, shuffle=False, verbose=0).history["loss"]
+
+    table, model, checkpoint = built()
+    fit(model)
+    path = checkpoint.write(str(tmp_path / "table"))
+    size, losses = table.size(), [fit(model), fit(model)]
+    again, other, checkpoint = built()
+    fit(other)  # The table has rows of its own by then, and the optimizer slots.
+    checkpoint.read(path).assert_existing_objects_matched()
+    assert again.size() == size
+    np.testing.assert_allclose([fit(other), fit(other)], losses, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"reserved.*export\(\), lookup\(\)"):
+        model.get_weights()
+
+
+@pytest.mark.feature("Tables that grow: evaluation creates no row")
+def test_evaluation_creates_no_row(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        model = model_of(table, "sgd", "mse")
+    x = drawn(16)
+    loss = model.evaluate(x, np.zeros((16, 1)), batch_size=8, verbose=0)
+    assert (loss, table.size()) == (0.0, 0)
+    assert not model.predict(x, verbose=0).any()
+    assert table.size() == 0
+
+
+@pytest.mark.feature("Tables that grow: admission, eviction, `upsert`, `remove`")
+def test_rows_come_and_go(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(
+            DIM,
+            max_rows=200,
+            admission=tfdist.CountFilter(2),
+            eviction=[tfdist.EvictRare(2.0), tfdist.EvictUnseen(hours=1)],
+        )
+        model = model_of(table, keras.optimizers.SGD(RATE))
+    often, once = np.tile(IDS[:SIZE], (24, 1)), np.tile(IDS[SIZE : 2 * SIZE], (8, 1))
+    x = np.concatenate([often, once])
+    model.fit(x, np.zeros(32), batch_size=8, shuffle=False, verbose=0)
+    assert table.size() == SIZE
+    assert not table.lookup(IDS[SIZE : 2 * SIZE]).any()
+    # They wait no longer: one more batch, and one is too few to stay.
+    model.fit(once, np.zeros(8), batch_size=8, verbose=0)
+    assert table.size() == 2 * SIZE
+    assert table.evict() == SIZE
+    assert set(np.concatenate([ids for ids, _ in table.export(4)])) == set(IDS[:SIZE])
+    assert table.upsert(IDS[-2:], np.ones((2, DIM))) == 0
+    assert table.evict() == 0
+    assert table.remove(IDS[-2:]) == 2
+    assert table.size() == SIZE
+
+
+def test_a_row_that_another_id_had_begins_anew(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps)
+        model = model_of(table, keras.optimizers.Adagrad(0.5))
+    x = np.tile(IDS[:1], (8, SIZE))
+
+    def fit(ids):
+        model.fit(ids, np.zeros(8), batch_size=8, verbose=0)
+        return table.lookup(ids[0, :1])
+
+    first, second = fit(x), fit(x)
+    assert not np.allclose(first - second, FIRST(x[0, :1]) - first)
+    for _ in range(5):
+        assert table.remove(IDS[:1]) == 1
+        np.testing.assert_allclose(fit(x), first, rtol=1e-6)
+    assert table.report()["refused"] == 0
+
+
+def test_a_full_table_refuses_new_ids_and_loses_nothing(strategy, caplog):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps)
+        model = model_of(table, keras.optimizers.SGD(RATE))
+    model.fit(drawn(32), np.zeros(32), batch_size=8, verbose=0)
+    report = table.report()
+    assert report["rows"] == report["max_rows"] == 2 * strategy.num_ps
+    assert report["refused"] > 0
+    assert "is full" in caplog.text
+    kept = np.concatenate([ids for ids, _ in table.export()])
+    assert set(kept) < set(IDS)
+
+
+@pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
+def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer):
+    make = getattr(keras.optimizers, optimizer)
+    with strategy.scope():
+        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), make(), "mse")
+    with pytest.raises(ValueError, match=r"table that grows.*Adagrad"):
+        model.fit(drawn(8), np.zeros((8, 1)), verbose=0)

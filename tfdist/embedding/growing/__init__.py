@@ -1,0 +1,1 @@
+"""Embedding tables that grow: a row is created when its id is first seen."""

@@ -1,0 +1,117 @@
+"""Which rows a table gives up: decided between steps, from what is known of each row."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+HOUR = 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of some rows.
+
+    Attributes:
+        age: Seconds since a training step last looked each row up.
+        count: In how many training steps that was, decayed.
+        norm: The L2 norm of each row.
+    """
+
+    age: np.ndarray
+    count: np.ndarray
+    norm: np.ndarray
+
+
+@dataclass(frozen=True)
+class EvictUnseen:
+    """Gives up rows that no training step has looked up for so many hours.
+
+    Raises:
+        ValueError: If `hours` is not positive.
+    """
+
+    hours: float
+
+    def __post_init__(self) -> None:
+        _check(self.hours > 0, "EvictUnseen", "a positive number of hours", self.hours)
+
+    def evicts(self, known: Known) -> np.ndarray:
+        """Returns which rows go."""
+        return known.age > self.hours * HOUR
+
+
+@dataclass(frozen=True)
+class EvictRare:
+    """Gives up rows that too few training steps have looked up.
+
+    Args:
+        count: The least number of steps with which a row stays: at least 1.
+        decay: What each eviction multiplies all numbers by, so that an id that was once
+            frequent goes, too: in (0, 1], and 1 keeps them.
+
+    Raises:
+        ValueError: If one of them is not.
+    """
+
+    count: float
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self.count >= 1, "EvictRare", "a count of at least 1", self.count)
+        _check(0 < self.decay <= 1, "EvictRare", "a decay in (0, 1]", self.decay)
+
+    def evicts(self, known: Known) -> np.ndarray:
+        """Returns which rows go."""
+        return known.count < self.count
+
+
+@dataclass(frozen=True)
+class EvictSmall:
+    """Gives up rows whose L2 norm is less than `l2`: they add little to any result.
+
+    Raises:
+        ValueError: If `l2` is not positive.
+    """
+
+    l2: float
+
+    def __post_init__(self) -> None:
+        _check(self.l2 > 0, "EvictSmall", "a positive norm", self.l2)
+
+    def evicts(self, known: Known) -> np.ndarray:
+        """Returns which rows go."""
+        return known.norm < self.l2
+
+
+Eviction = EvictUnseen | EvictRare | EvictSmall
+
+
+def evictions_of(value: Any) -> tuple[Eviction, ...]:
+    """Checks the argument `eviction`: one rule, several, or None.
+
+    Raises:
+        TypeError: If it has anything else.
+    """
+    rules = () if value is None else value
+    rules = tuple(rules) if isinstance(rules, Sequence) else (rules,)
+    wrong = [each for each in rules if not isinstance(each, Eviction)]
+    if wrong:
+        raise TypeError(
+            "eviction is a list of tfdist.EvictUnseen(hours=72), "
+            "tfdist.EvictRare(count=2, decay=0.98) and tfdist.EvictSmall(l2=1e-3), or None; "
+            f"received {wrong[0]!r}"
+        )
+    return rules
+
+
+def decay_of(rules: Sequence[Eviction]) -> float:
+    """Returns what an eviction multiplies the counts by."""
+    return math.prod(each.decay for each in rules if isinstance(each, EvictRare))
+
+
+def _check(is_right: bool, name: str, allowed: str, received: float) -> None:
+    if not is_right:
+        raise ValueError(f"{name} takes {allowed}; received {received!r}")

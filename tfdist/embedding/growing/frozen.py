@@ -1,0 +1,110 @@
+"""Models whose tables have the rows of now, for files that load without tfdist."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _tf
+from tfdist.embedding.growing.layers import DynamicEmbedding
+
+# Of an id that no table is asked for in earnest: it makes the last row one of zeros.
+_LAST = np.iinfo(np.int64).max
+
+
+def frozen(
+    model: keras.Model, *, min_count: float = 0.0, max_rows: int | None = None
+) -> keras.Model:
+    """Returns a copy of a model, in this process, whose tables no longer grow.
+
+    It computes what `model.predict` does, and `export` makes a SavedModel of it that loads
+    without tfdist: ids are sorted, and found by `tf.searchsorted`.
+
+    Args:
+        model: A functional or sequential model.
+        min_count: Leaves out rows that fewer training steps have looked up. It needs tables
+            with `EvictUnseen` or `EvictRare`, of which others count nothing.
+        max_rows: How many rows a table keeps at most: those that were looked up most.
+
+    Raises:
+        ValueError: If no layer grows, the model is a subclass with a `call` of its own, or
+            it is called within a strategy's scope.
+    """
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "frozen makes a model of this process: call it outside of strategy.scope()"
+        )
+    if not any(
+        isinstance(each, DynamicEmbedding) for each in _tf.flatten_layers(model)
+    ):
+        raise ValueError(
+            f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
+            "as it is"
+        )
+    if _tf.functional_of(model) is None:
+        raise ValueError(
+            f"frozen takes a functional or sequential model; {model.name} is of "
+            f"{type(model).__name__}. Make the part that serves such a model"
+        )
+
+    def copy_of(layer: keras.layers.Layer) -> keras.layers.Layer:
+        copy = type(layer).from_config(layer.get_config())
+        if isinstance(layer, DynamicEmbedding):
+            copy.freeze(
+                SortedTable(*_kept(layer, min_count, max_rows), layer.output_dim)
+            )
+        return copy
+
+    copy = keras.models.clone_model(model, clone_function=copy_of)
+    for layer, its_copy in zip(
+        _tf.flatten_layers(model), _tf.flatten_layers(copy), strict=True
+    ):
+        is_leaf = not isinstance(layer, keras.Model | DynamicEmbedding)
+        if is_leaf and layer.weights:
+            its_copy.set_weights(layer.get_weights())
+    return copy
+
+
+class SortedTable(tf.Module):
+    """Rows by their ids, which are sorted.
+
+    Args:
+        ids: `[n]`, each once.
+        rows: `[n, width]`.
+        width: Of a row.
+    """
+
+    def __init__(self, ids: np.ndarray, rows: np.ndarray, width: int) -> None:
+        super().__init__()
+        order = np.argsort(ids)
+        ids = np.concatenate([ids[order], np.full(1, _LAST)])
+        rows = np.concatenate([rows[order], np.zeros((1, width), rows.dtype)])
+        self.ids = tf.Variable(ids, trainable=False, dtype=tf.int64)
+        self.rows = tf.Variable(rows, trainable=False)
+
+    def look_up(self, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+        """Looks up a vector of ids; those without a row read zeros."""
+        places = tf.searchsorted(self.ids, ids)
+        rows = tf.gather(self.rows, places)
+        is_there = tf.equal(tf.gather(self.ids, places), ids)
+        return rows * tf.cast(is_there, rows.dtype)[:, tf.newaxis]
+
+    def export(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields ids and their rows, at most `chunk` at a time."""
+        ids, rows = self.ids.numpy()[:-1], self.rows.numpy()[:-1]
+        for start in range(0, len(ids), chunk):
+            yield ids[start : start + chunk], rows[start : start + chunk]
+
+
+def _kept(
+    layer: DynamicEmbedding, min_count: float, max_rows: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids that a copy keeps, and their rows."""
+    none = np.zeros(0, np.int64), np.zeros((0, layer.output_dim)), np.zeros(0)
+    parts: list[tuple[Any, ...]] = [none, *layer.table.export_with_counts(1_000_000)]
+    ids, rows, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.argsort(-counts, kind="stable")[:max_rows]
+    order = order[counts[order] >= min_count]
+    return ids[order], rows[order].astype(layer.variable_dtype)

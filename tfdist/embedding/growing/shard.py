@@ -1,0 +1,381 @@
+"""The rows of one ps: which id has which, and how one is created."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.embedding.growing.admission import (
+    Admission,
+    CountFilter,
+    ProbabilityFilter,
+)
+from tfdist.embedding.growing.hashing import buckets_of
+from tfdist.parameter_server.resources import Numbers, Resource
+from tfdist.variables.initial_value import Unwritten
+
+ABSENT = 0
+"""The row of ids that have none: zeros, and nothing updates it."""
+
+# In `Shard._state`: of rows, how many were ever used (with that of absent ids) and how many
+# of these are free; of ids, how many got a row, did not as all were used, and lost theirs.
+_USED, _FREE = range(2)
+
+
+class Shard:
+    """Finds the rows of ids on one ps, and creates those that are missing.
+
+    An id is in the index only once its row is complete, so that finding needs no lock. What
+    is missing is looked for again under the lock: of workers that meet an id at the same
+    time, one creates it. If a worker dies meanwhile, a row may stay unused, and none has two
+    ids.
+
+    Memory, beside the rows: about 66 bytes per id (measured 49.5 for the index).
+
+    Args:
+        device: The device of the ps, or "" for this process.
+        capacity: How many rows there are, that of absent ids included.
+        admission: Which ids get a row.
+        write: Writes the first values of rows, given their numbers and ids.
+        is_followed: Whether it is known of each row when and how often it was looked up.
+        reuses: Whether a row that was given up may get another id.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        capacity: int,
+        admission: Admission,
+        write: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Operation]],
+        is_followed: bool = False,
+        reuses: bool = True,
+    ) -> None:
+        self.device = device
+        self.capacity = capacity
+        self._admission = admission
+        self._write = write
+        self._index = _hash_table(device)
+        self._counts = (
+            _hash_table(device) if isinstance(admission, CountFilter) else None
+        )
+        self._lock = Resource("MutexV2", device)
+        self._state = Numbers(device, [1, 0, 0, 0, 0])
+        # Of each row its id; and the numbers of free rows, of which the last is next.
+        self._ids = Reserved(device, capacity)
+        self._free = Reserved(device, capacity)
+        self._reuses = reuses
+        self._seen: Reserved | None = None
+        self._count: Reserved | None = None
+        if is_followed:
+            self._seen = Reserved(device, capacity, tf.float64)
+            self._count = Reserved(device, capacity, tf.float32)
+
+    def find(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the row of each id, int64, and `ABSENT` for those that have none."""
+        with tf.device(self.device):
+            return _find(self._index, ids)
+
+    def find_or_create(self, ids: tf.Tensor) -> tf.Tensor:
+        """Does the same once those that are missing, and admitted, have a row.
+
+        Each of the ids is there once.
+        """
+        with tf.device(self.device):
+            ids = tf.identity(ids)
+            found = _find(self._index, ids)
+            is_missing = tf.equal(found, ABSENT)
+
+            def create() -> tf.Tensor:
+                created = self._create(tf.boolean_mask(ids, is_missing))
+                with tf.control_dependencies(created):
+                    return _find(self._index, ids)
+
+            rows = tf.cond(tf.reduce_any(is_missing), create, lambda: found)
+            with tf.control_dependencies(self._follow(rows)):
+                return tf.identity(rows)
+
+    def _follow(self, rows: tf.Tensor) -> list[tf.Operation]:
+        """Notes that a training step has looked these rows up."""
+        if self._seen is None or self._count is None:
+            return []
+        now = tf.fill(tf.shape(rows), tf.timestamp())
+        return [
+            self._seen.set_at(rows, now),
+            self._count.add_at(rows, tf.ones(tf.shape(rows))),
+        ]
+
+    def _know(self, rows: tf.Tensor, seen: Any, count: Any) -> list[tf.Operation]:
+        """Notes when rows were last looked up, and how often."""
+        if self._seen is None or self._count is None:
+            return []
+        shape = tf.shape(rows)
+        return [
+            self._seen.set_at(rows, tf.broadcast_to(tf.cast(seen, tf.float64), shape)),
+            self._count.set_at(rows, tf.broadcast_to(count, shape)),
+        ]
+
+    def create(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns rows of ids, created whatever the admission, if there is room."""
+        with tf.device(self.device):
+            created = self._create(ids, admits_all=True)
+            with tf.control_dependencies(created):
+                return _find(self._index, ids)
+
+    def remove(self, ids: tf.Tensor) -> tf.Tensor:
+        """Gives the rows of ids up; returns how many there were. Each id is there once."""
+        with tf.device(self.device):
+            lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
+            with tf.control_dependencies([lock]):
+                rows = _find(self._index, ids)
+                free = self._state.read()[_FREE]
+            is_there = tf.not_equal(rows, ABSENT)
+            ids, rows = tf.boolean_mask(ids, is_there), tf.boolean_mask(rows, is_there)
+            count = tf.size(ids, tf.int64)
+            removed = tf.raw_ops.LookupTableRemoveV2(
+                table_handle=self._index.handle, keys=ids
+            )
+            with tf.control_dependencies([removed]):
+                done = [
+                    self._state.add(tf.stack([0, count * self._reuses, 0, 0, count]))
+                ]
+                if self._reuses:
+                    done.append(self._free.set_at(tf.range(free, free + count), rows))
+            with tf.control_dependencies(done):
+                unlocked = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+            with tf.control_dependencies([unlocked]):
+                return tf.identity(count)
+
+    def _create(self, ids: tf.Tensor, admits_all: bool = False) -> list[tf.Operation]:
+        lock = tf.raw_ops.MutexLock(mutex=self._lock.handle)
+        with tf.control_dependencies([lock]):
+            # Another worker may have created some since.
+            ids = tf.boolean_mask(ids, tf.equal(_find(self._index, ids), ABSENT))
+            ids, counted = (ids, []) if admits_all else self._admitted(ids)
+            used, free, *_ = tf.unstack(self._state.read())
+        room = self.capacity - used + free
+        fits = tf.minimum(tf.size(ids, tf.int64), room)
+        reused = tf.minimum(fits, free)
+        refused = tf.size(ids, tf.int64) - fits
+        new = ids[:fits]
+        rows = tf.concat(
+            [
+                self._free.at(tf.range(free - reused, free)),
+                tf.range(used, used + fits - reused),
+            ],
+            axis=0,
+        )
+        # First the rows are taken: whoever dies after that leaves them unused.
+        taken = self._state.add(tf.stack([fits - reused, -reused, fits, refused, 0]))
+        with tf.control_dependencies([taken, *counted]):
+            written = [*self._write(rows, new), self._ids.set_at(rows, new)]
+            written += self._know(rows, tf.timestamp(), 0.0)
+        with tf.control_dependencies(written):
+            inserted = tf.raw_ops.LookupTableInsertV2(
+                table_handle=self._index.handle, keys=new, values=rows
+            )
+        with tf.control_dependencies([inserted]):
+            return [tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)]
+
+    def _admitted(self, ids: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
+        """Returns the ids that get a row, and the operations that count the others."""
+        if isinstance(self._admission, ProbabilityFilter):
+            drawn = tf.random.uniform(tf.shape(ids))
+            return tf.boolean_mask(ids, drawn < self._admission.probability), []
+        if self._counts is None:
+            return ids, []
+        assert isinstance(self._admission, CountFilter)
+        seen = _find(self._counts, ids) + 1
+        enough = seen >= self._admission.count
+        admitted = tf.boolean_mask(ids, enough)
+        waiting = tf.boolean_mask(ids, ~enough)
+        return admitted, [
+            tf.raw_ops.LookupTableInsertV2(
+                table_handle=self._counts.handle,
+                keys=waiting,
+                values=tf.boolean_mask(seen, ~enough),
+            ),
+            tf.raw_ops.LookupTableRemoveV2(
+                table_handle=self._counts.handle, keys=admitted
+            ),
+        ]
+
+    def in_order(self, first: int, end: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns all ids and their rows, by bucket and by id, and each bucket's size.
+
+        Args:
+            first: The first bucket of this shard.
+            end: That after its last.
+        """
+        with tf.device(self.device):
+            used = self._state.read()[_USED]
+            rows = tf.range(1, used)
+            ids = self._ids.at(rows)
+            # A row is free, or was left half created, if its id has another or none.
+            is_used = tf.equal(_find(self._index, ids), rows)
+            ids, rows = tf.boolean_mask(ids, is_used), tf.boolean_mask(rows, is_used)
+            order, sizes = _by_bucket(ids, first, end)
+            return tf.gather(ids, order), tf.gather(rows, order), sizes
+
+    def waiting_in_order(
+        self, first: int, end: int
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the ids that wait for a row, in how many batches each was, and sizes."""
+        with tf.device(self.device):
+            if self._counts is None:
+                none = tf.zeros([0], tf.int64)
+                return none, none, tf.zeros([end - first], tf.int32)
+            ids, counts = tf.raw_ops.LookupTableExportV2(
+                table_handle=self._counts.handle, Tkeys=tf.int64, Tvalues=tf.int64
+            )
+            ids.set_shape([None])
+            counts.set_shape([None])
+            order, sizes = _by_bucket(ids, first, end)
+            return tf.gather(ids, order), tf.gather(counts, order), sizes
+
+    def restore(
+        self,
+        rows: tf.Tensor,
+        ids: tf.Tensor,
+        seen: tf.Tensor,
+        count: tf.Tensor,
+        waiting: tf.Tensor,
+        batches: tf.Tensor,
+    ) -> tf.Operation:
+        """Replaces the index: these ids have these rows, and no others.
+
+        Args:
+            rows: `[n]`.
+            ids: Of each row.
+            seen: When it was last looked up.
+            count: How often.
+            waiting: Ids that have no row yet.
+            batches: In how many batches each of these was.
+        """
+        with tf.device(self.device):
+            replaced = [
+                self._ids.set_at(rows, ids),
+                self._state.add(self._change_to(rows)),
+                _import(self._index, ids, rows),
+                *self._know(rows, seen, count),
+            ]
+            if self._counts is not None:
+                replaced.append(_import(self._counts, waiting, batches))
+            with tf.control_dependencies(replaced):
+                return tf.identity(tf.size(rows))
+
+    def _change_to(self, rows: tf.Tensor) -> tf.Tensor:
+        """What makes the state that of these rows; no others are to be used again."""
+        count = tf.size(rows, tf.int64)
+        used = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0)) + 1
+        return tf.stack([used, 0, count, 0, 0]) - self._state.read()
+
+    def used(self) -> tf.Tensor:
+        """Returns how many rows were ever used, that of absent ids included."""
+        return self._state.read()[_USED]
+
+    def state(self) -> dict[str, int]:
+        """Returns how many ids have a row, were created, refused and removed."""
+        _, _, created, refused, removed = self._state.read().numpy().tolist()
+        return {
+            "rows": created - removed,
+            "created": created,
+            "refused": refused,
+            "removed": removed,
+            "max_rows": self.capacity - 1,
+        }
+
+    def known(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns when each row was last looked up, in seconds, and how often.
+
+        If that is not followed, as if it were now, and never.
+        """
+        with tf.device(self.device):
+            if self._seen is None or self._count is None:
+                now = tf.fill(tf.shape(rows), tf.timestamp())
+                return now, tf.zeros(tf.shape(rows), tf.float32)
+            return self._seen.at(rows), self._count.at(rows)
+
+    def count(self, rows: tf.Tensor, counts: tf.Tensor) -> None:
+        """Sets how often rows were looked up."""
+        if self._count is not None:
+            self._count.set_at(rows, counts)
+
+
+class Reserved(Resource):
+    """Numbers on a ps of which only those that were written take memory.
+
+    Nobody reads one that was not written, nor all of them at once: that would take the
+    memory of all.
+
+    Args:
+        device: The device of the ps.
+        size: How many they are.
+        dtype: Their dtype.
+    """
+
+    def __init__(self, device: str, size: int, dtype: tf.DType = tf.int64) -> None:
+        self._dtype = dtype
+        super().__init__("VarHandleOp", device, dtype=dtype, shape=[size])
+        with tf.init_scope(), tf.device(device):
+            tf.raw_ops.AssignVariableOp(
+                resource=self.handle, value=Unwritten()([size], dtype)
+            )
+
+    def at(self, rows: tf.Tensor) -> tf.Tensor:
+        """Reads some of them."""
+        with tf.device(self.device):
+            values = tf.raw_ops.ResourceGather(
+                resource=self.handle, indices=rows, dtype=self._dtype
+            )
+        values.set_shape(rows.shape)
+        return values
+
+    def add_at(self, rows: tf.Tensor, values: Any) -> tf.Operation:
+        """Adds to some of them, of which each is there once."""
+        with tf.device(self.device):
+            return tf.raw_ops.ResourceScatterNdAdd(
+                ref=self.handle,
+                indices=tf.expand_dims(rows, -1),
+                updates=values,
+                use_locking=True,
+            )
+
+    def set_at(self, rows: tf.Tensor, values: Any) -> tf.Operation:
+        """Sets some of them."""
+        with tf.device(self.device):
+            return set_rows(self.handle, rows, values)
+
+
+def set_rows(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> tf.Operation:
+    """Sets rows of a variable, of which nobody else sets the same ones."""
+    return tf.raw_ops.ResourceScatterUpdate(
+        resource=handle, indices=rows, updates=values
+    )
+
+
+def _hash_table(device: str) -> Resource:
+    dtypes = {"key_dtype": tf.int64, "value_dtype": tf.int64}
+    return Resource("MutableHashTableV2", device, use_node_name_sharing=False, **dtypes)
+
+
+def _import(table: Resource, ids: tf.Tensor, values: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.LookupTableImportV2(
+        table_handle=table.handle, keys=ids, values=values
+    )
+
+
+def _by_bucket(ids: tf.Tensor, first: int, end: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the order of ids by bucket, and by id within it, and the sizes of buckets."""
+    by_id = tf.argsort(ids)
+    buckets = buckets_of(tf.gather(ids, by_id)) - first
+    order = tf.gather(by_id, tf.argsort(buckets, stable=True))
+    sizes = tf.math.bincount(buckets, minlength=end - first, maxlength=end - first)
+    return order, sizes
+
+
+def _find(table: Resource, ids: tf.Tensor) -> tf.Tensor:
+    rows = tf.raw_ops.LookupTableFindV2(
+        table_handle=table.handle, keys=ids, default_value=tf.constant(ABSENT, tf.int64)
+    )
+    rows.set_shape(ids.shape)
+    return rows

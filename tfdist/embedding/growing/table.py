@@ -1,0 +1,270 @@
+"""A table over all ps: its rows, their ids, and lookups that a tape goes through."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.embedding.growing import saving
+from tfdist.embedding.growing.admission import Admission
+from tfdist.embedding.growing.eviction import (
+    Eviction,
+    EvictRare,
+    EvictSmall,
+    Known,
+    decay_of,
+)
+from tfdist.embedding.growing.hashing import bounds_of, owners_of
+from tfdist.embedding.growing.initial_rows import Rows
+from tfdist.embedding.growing.shard import ABSENT, Shard, set_rows
+from tfdist.variables.initial_value import Unwritten, constant_of
+from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.variable import each_row_once
+
+
+@dataclass
+class Slot:
+    """An optimizer's slot of the table, and what a row of it begins with."""
+
+    shards: Sequence[Any]
+    first: float
+
+
+class SlotOfRows(Unwritten):
+    """Reserves the memory of a slot, of which each row begins with `first`."""
+
+    def __init__(self, first: float) -> None:
+        self.first = float(first)
+
+
+class GrowingTable:
+    """Looks ids up in a variable, each in the row that it was given.
+
+    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. What turns an id
+    into a row stays on the ps, and so does the row's number between a step's lookup and its
+    update.
+
+    Args:
+        variable: The rows, in as many shards as there are ps, or in one piece.
+        first_rows: Returns the first rows of ids.
+        admission: Which ids get a row.
+        eviction: Which rows are given up by `evict`.
+    """
+
+    def __init__(
+        self,
+        variable: Any,
+        first_rows: Rows,
+        admission: Admission = None,
+        eviction: Sequence[Eviction] = (),
+    ) -> None:
+        self._variable = variable
+        self._first_rows = first_rows
+        self._eviction = eviction
+        is_split = isinstance(variable, PartitionedVariable)
+        self.parts = list(variable.shards) if is_split else [variable]
+        self.slots: list[Slot] = []
+        self.shards = [
+            Shard(
+                _device_of(part),
+                part.shape[0],
+                admission,
+                self._writes(i),
+                is_followed=any(not isinstance(each, EvictSmall) for each in eviction),
+                # Outside of a cluster nobody knows an optimizer's slots, of which a row
+                # that gets another id would have to begin anew.
+                reuses=is_split,
+            )
+            for i, part in enumerate(self.parts)
+        ]
+        for part in self.parts:
+            with tf.init_scope(), tf.device(_device_of(part)):
+                _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
+
+    def _writes(self, index: int) -> Any:
+        def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
+            part = self.parts[index]
+            written = [_set_rows(part, rows, self._first_rows(ids))]
+            for slot in self.slots:
+                written.append(_fill_rows(slot.shards[index], rows, slot.first))
+            return written
+
+        return write
+
+    def initializer_of_slot(self, name: str, initializer: Any) -> Any:
+        """Returns what creates an optimizer's slot of which no row is written yet.
+
+        Raises:
+            ValueError: If its rows do not all begin with one number.
+        """
+        if constant_of(initializer) is None:
+            raise ValueError(
+                f"{name}: the rows of a slot of a table that grows begin with one number, "
+                f"as with keras.optimizers.Adagrad; received {initializer!r}"
+            )
+        return SlotOfRows(constant_of(initializer))
+
+    def add_slot(self, slot: Any, initializer: "SlotOfRows") -> None:
+        """Has each row that is created from now on begin with a row of the slot, too."""
+        self.slots.append(Slot(slot.shards, initializer.first))
+        slot.growth = self
+        for shard, part in zip(self.shards, slot.shards, strict=True):
+            with tf.init_scope():
+                _fill_rows(part, tf.range(shard.used()), initializer.first)
+
+    def saveables(self, variable: Any, name: str) -> list[Any]:
+        """Returns what saves and restores the table, or a slot of it."""
+        if variable is self._variable:
+            return saving.table_saveables(self, name)
+        return saving.slot_saveables(self, variable.shards, name)
+
+    def look_up(self, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+        """Looks up ids of any shape, S; returns rows of the shape S + [width].
+
+        Args:
+            ids: int64.
+            creates: Whether ids that have no row get one, if they are admitted. Those
+                without one read zeros.
+        """
+        return each_row_once(
+            lambda unique: self._look_up(unique, creates), ids, self._variable.shape[1:]
+        )
+
+    def _look_up(self, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+        count = len(self.parts)
+        if count == 1:
+            return self._rows_of(0, ids, creates)
+        owners = owners_of(ids, count)
+        of_shards = tf.dynamic_partition(ids, owners, count)
+        order = tf.dynamic_partition(tf.range(tf.size(ids)), owners, count)
+        found = [
+            self._rows_of(i, of_shard, creates) for i, of_shard in enumerate(of_shards)
+        ]
+        return tf.dynamic_stitch(order, found)
+
+    def _rows_of(self, index: int, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+        part, shard = self.parts[index], self.shards[index]
+        device = _device_of(part)
+
+        @tf.custom_gradient
+        def rows_of(handle: tf.Tensor) -> Any:
+            with _at(device):
+                rows = shard.find_or_create(ids) if creates else shard.find(ids)
+                values = tf.raw_ops.ResourceGather(
+                    resource=handle, indices=rows, dtype=part.dtype
+                )
+
+            def gradient(d_values: tf.Tensor) -> tf.IndexedSlices:
+                with _at(device):
+                    is_there = tf.not_equal(rows, ABSENT)
+                    return tf.IndexedSlices(
+                        tf.boolean_mask(d_values, is_there),
+                        tf.boolean_mask(rows, is_there),
+                        tf.constant(part.shape.as_list(), tf.int64),
+                    )
+
+            return values, gradient
+
+        with _at(device):
+            # Reads no rows, but tells the tape that the variable is used.
+            part.sparse_read(tf.constant([], tf.int64))
+            values = rows_of(part.handle)
+        values.set_shape([None, part.shape[1]])
+        return values
+
+    def upsert(self, ids: np.ndarray, rows: np.ndarray) -> int:
+        """Sets the rows of ids, each there once; returns for how many there was no room.
+
+        They stay at the next eviction, however seldom they were looked up.
+        """
+        stays = [each.count for each in self._eviction if isinstance(each, EvictRare)]
+        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
+        refused = 0
+        for index, (shard, part) in enumerate(
+            zip(self.shards, self.parts, strict=True)
+        ):
+            mine = owners == index
+            numbers = shard.create(tf.constant(ids[mine])).numpy()
+            fits = numbers != ABSENT
+            refused += int((~fits).sum())
+            at_least = tf.constant(max(stays, default=0.0), tf.float32)
+            counts = tf.maximum(shard.known(tf.constant(numbers[fits]))[1], at_least)
+            shard.count(tf.constant(numbers[fits]), counts)
+            with _at(_device_of(part)):
+                _set_rows(
+                    part, numbers[fits], tf.constant(rows[mine][fits], part.dtype)
+                )
+        return refused
+
+    def remove(self, ids: np.ndarray) -> int:
+        """Gives up the rows of ids, each there once; returns how many there were."""
+        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
+        return sum(
+            int(shard.remove(tf.constant(ids[owners == index])))
+            for index, shard in enumerate(self.shards)
+        )
+
+    def export(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields ids and their rows, ps by ps, at most `chunk` at a time."""
+        for ids, rows, _ in self.export_with_counts(chunk):
+            yield ids, rows
+
+    def export_with_counts(
+        self, chunk: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Does so with the number of training steps that looked each row up."""
+        for shard, part, ids, numbers in self._in_chunks(chunk):
+            counts = shard.known(numbers)[1]
+            yield ids.numpy(), self._gathered(part, numbers).numpy(), counts.numpy()
+
+    def evict(self, chunk: int = 1_000_000) -> int:
+        """Gives up the rows that a rule gives up; returns how many those are."""
+        now, removed = time.time(), 0
+        for shard, part, ids, numbers in self._in_chunks(chunk):
+            norms = tf.norm(tf.cast(self._gathered(part, numbers), tf.float32), axis=1)
+            seen, count = shard.known(numbers)
+            known = Known(now - seen.numpy(), count.numpy(), norms.numpy())
+            shard.count(numbers, count * decay_of(self._eviction))
+            goes = np.zeros(len(ids), bool)
+            for rule in self._eviction:
+                goes |= rule.evicts(known)
+            removed += int(shard.remove(tf.constant(ids.numpy()[goes])))
+        return removed
+
+    def _in_chunks(self, chunk: int) -> Iterator[tuple[Shard, Any, Any, Any]]:
+        for index, (shard, part) in enumerate(
+            zip(self.shards, self.parts, strict=True)
+        ):
+            buckets = bounds_of(index, len(self.shards))
+            ids, numbers, _ = shard.in_order(*buckets)
+            for start in range(0, len(ids), chunk):
+                some = slice(start, start + chunk)
+                yield shard, part, ids[some], numbers[some]
+
+    def _gathered(self, part: Any, numbers: tf.Tensor) -> tf.Tensor:
+        with _at(_device_of(part)):
+            return tf.raw_ops.ResourceGather(
+                resource=part.handle, indices=numbers, dtype=part.dtype
+            )
+
+
+def _at(device: str) -> Any:
+    return tf.device(device) if device else contextlib.nullcontext()
+
+
+def _device_of(part: Any) -> str:
+    spec = tf.DeviceSpec.from_string(part.device)
+    return part.device if spec.job == "ps" else ""
+
+
+def _set_rows(part: Any, rows: Any, values: tf.Tensor) -> tf.Operation:
+    return set_rows(part.handle, tf.cast(rows, tf.int64), values)
+
+
+def _fill_rows(part: Any, rows: tf.Tensor, number: float) -> tf.Operation:
+    shape = tf.concat([tf.shape(rows), part.shape[1:]], 0)
+    return _set_rows(part, rows, tf.fill(shape, tf.cast(number, part.dtype)))
