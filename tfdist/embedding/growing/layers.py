@@ -78,6 +78,8 @@ class DynamicEmbedding(keras.layers.Layer):
             row; None for all.
         eviction: `tfdist.EvictUnseen`, `tfdist.EvictRare`, `tfdist.EvictSmall`, or several:
             which rows `evict()` gives up.
+        follow: Whether it is known of each row when it was last looked up, which
+            `DeltaExport` needs. With `EvictUnseen` or `EvictRare` it is.
         seed: What rows begin with depends on it.
         **kwargs: Those of `keras.layers.Layer`.
 
@@ -95,6 +97,7 @@ class DynamicEmbedding(keras.layers.Layer):
         embeddings_initializer: Any = "uniform",
         admission: Admission = None,
         eviction: Eviction | Sequence[Eviction] | None = None,
+        follow: bool = False,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -110,6 +113,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.admission = admission_of(admission)
         self.eviction = evictions_of(eviction)
+        self.follow = follow
         self.seed = seed
         self._first_rows = rows_by(
             self.embeddings_initializer, output_dim, seed, self.variable_dtype
@@ -119,6 +123,12 @@ class DynamicEmbedding(keras.layers.Layer):
         self._strategy: Any = None
         self._has_warned = False
         self._is_frozen = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is known of each row when and how often it was looked up."""
+        by_use = any(not isinstance(each, EvictSmall) for each in self.eviction)
+        return self.follow or by_use
 
     def build(self, input_shape: Any = None) -> None:
         """Reserves the table."""
@@ -134,7 +144,7 @@ class DynamicEmbedding(keras.layers.Layer):
             )
         value = _tf.value_of(self.embeddings)
         self.table = GrowingTable(
-            value, self._first_rows, self.admission, self.eviction
+            value, self._first_rows, self.admission, self.eviction, self.follows
         )
         if isinstance(value, PartitionedVariable):
             value.updates_rows = True
@@ -343,6 +353,7 @@ class DynamicEmbedding(keras.layers.Layer):
             ),
             "admission": _config_of(self.admission),
             "eviction": [_config_of(each) for each in self.eviction],
+            "follow": self.follow,
             "seed": self.seed,
         }
 

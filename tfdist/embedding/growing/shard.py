@@ -104,8 +104,8 @@ class Shard:
             self._count.add_at(rows, tf.ones(tf.shape(rows))),
         ]
 
-    def _know(self, rows: tf.Tensor, seen: Any, count: Any) -> list[tf.Operation]:
-        """Notes when rows were last looked up, and how often."""
+    def know(self, rows: tf.Tensor, seen: Any, count: Any) -> list[tf.Operation]:
+        """Sets when rows were last looked up, in seconds, and how often."""
         if self._seen is None or self._count is None:
             return []
         shape = tf.shape(rows)
@@ -168,7 +168,7 @@ class Shard:
         taken = self._state.add(tf.stack([fits - reused, -reused, fits, refused, 0]))
         with tf.control_dependencies([taken, *counted]):
             written = [*self._write(rows, new), self._ids.set_at(rows, new)]
-            written += self._know(rows, tf.timestamp(), 0.0)
+            written += self.know(rows, tf.timestamp(), 0.0)
         with tf.control_dependencies(written):
             inserted = tf.raw_ops.LookupTableInsertV2(
                 table_handle=self._index.handle, keys=new, values=rows
@@ -256,7 +256,7 @@ class Shard:
                 self._ids.set_at(rows, ids),
                 self._state.add(self._change_to(rows)),
                 _import(self._index, ids, rows),
-                *self._know(rows, seen, count),
+                *self.know(rows, seen, count),
             ]
             if self._counts is not None:
                 replaced.append(_import(self._counts, waiting, batches))
@@ -284,6 +284,11 @@ class Shard:
             "max_rows": self.capacity - 1,
         }
 
+    def now(self) -> float:
+        """Returns the time of the ps, by which it is known when a row was looked up."""
+        with tf.device(self.device):
+            return float(tf.timestamp())
+
     def known(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns when each row was last looked up, in seconds, and how often.
 
@@ -294,11 +299,6 @@ class Shard:
                 now = tf.fill(tf.shape(rows), tf.timestamp())
                 return now, tf.zeros(tf.shape(rows), tf.float32)
             return self._seen.at(rows), self._count.at(rows)
-
-    def count(self, rows: tf.Tensor, counts: tf.Tensor) -> None:
-        """Sets how often rows were looked up."""
-        if self._count is not None:
-            self._count.set_at(rows, counts)
 
 
 class Reserved(Resource):

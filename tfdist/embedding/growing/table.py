@@ -1,7 +1,6 @@
 """A table over all ps: its rows, their ids, and lookups that a tape goes through."""
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from tfdist.embedding.growing.admission import Admission
 from tfdist.embedding.growing.eviction import (
     Eviction,
     EvictRare,
-    EvictSmall,
     Known,
     decay_of,
 )
@@ -53,6 +51,7 @@ class GrowingTable:
         first_rows: Returns the first rows of ids.
         admission: Which ids get a row.
         eviction: Which rows are given up by `evict`.
+        follows: Whether it is known of each row when and how often it was looked up.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class GrowingTable:
         first_rows: Rows,
         admission: Admission = None,
         eviction: Sequence[Eviction] = (),
+        follows: bool = False,
     ) -> None:
         self._variable = variable
         self._first_rows = first_rows
@@ -68,13 +68,14 @@ class GrowingTable:
         is_split = isinstance(variable, PartitionedVariable)
         self.parts = list(variable.shards) if is_split else [variable]
         self.slots: list[Slot] = []
+        self._removed: list[np.ndarray] = []
         self.shards = [
             Shard(
                 _device_of(part),
                 part.shape[0],
                 admission,
                 self._writes(i),
-                is_followed=any(not isinstance(each, EvictSmall) for each in eviction),
+                is_followed=follows,
                 # Outside of a cluster nobody knows an optimizer's slots, of which a row
                 # that gets another id would have to begin anew.
                 reuses=is_split,
@@ -191,9 +192,9 @@ class GrowingTable:
             numbers = shard.create(tf.constant(ids[mine])).numpy()
             fits = numbers != ABSENT
             refused += int((~fits).sum())
-            at_least = tf.constant(max(stays, default=0.0), tf.float32)
-            counts = tf.maximum(shard.known(tf.constant(numbers[fits]))[1], at_least)
-            shard.count(tf.constant(numbers[fits]), counts)
+            set_ones = tf.constant(numbers[fits])
+            counts = tf.maximum(shard.known(set_ones)[1], max(stays, default=0.0))
+            shard.know(set_ones, shard.now(), counts)
             with _at(_device_of(part)):
                 _set_rows(
                     part, numbers[fits], tf.constant(rows[mine][fits], part.dtype)
@@ -202,11 +203,34 @@ class GrowingTable:
 
     def remove(self, ids: np.ndarray) -> int:
         """Gives up the rows of ids, each there once; returns how many there were."""
+        self._removed.append(ids)
         owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
         return sum(
             int(shard.remove(tf.constant(ids[owners == index])))
             for index, shard in enumerate(self.shards)
         )
+
+    def taken_removed(self) -> np.ndarray:
+        """Returns the ids that were removed since the last call."""
+        removed, self._removed = self._removed, []
+        return np.concatenate([np.zeros(0, np.int64), *removed])
+
+    def now(self) -> list[float]:
+        """Returns the time of each ps."""
+        return [shard.now() for shard in self.shards]
+
+    def touched(
+        self, since: Sequence[float], chunk: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the ids that were looked up since a time of each ps, and their rows."""
+        by_shard = dict(zip(self.shards, since, strict=True))
+        for shard, part, ids, numbers in self._in_chunks(chunk):
+            is_touched = shard.known(numbers)[0] >= by_shard[shard]
+            numbers = tf.boolean_mask(numbers, is_touched)
+            yield (
+                tf.boolean_mask(ids, is_touched).numpy(),
+                self._gathered(part, numbers).numpy(),
+            )
 
     def export(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields ids and their rows, ps by ps, at most `chunk` at a time."""
@@ -223,16 +247,16 @@ class GrowingTable:
 
     def evict(self, chunk: int = 1_000_000) -> int:
         """Gives up the rows that a rule gives up; returns how many those are."""
-        now, removed = time.time(), 0
+        removed = 0
         for shard, part, ids, numbers in self._in_chunks(chunk):
             norms = tf.norm(tf.cast(self._gathered(part, numbers), tf.float32), axis=1)
             seen, count = shard.known(numbers)
-            known = Known(now - seen.numpy(), count.numpy(), norms.numpy())
-            shard.count(numbers, count * decay_of(self._eviction))
+            known = Known(shard.now() - seen.numpy(), count.numpy(), norms.numpy())
+            shard.know(numbers, seen, count * decay_of(self._eviction))
             goes = np.zeros(len(ids), bool)
             for rule in self._eviction:
                 goes |= rule.evicts(known)
-            removed += int(shard.remove(tf.constant(ids.numpy()[goes])))
+            removed += self.remove(ids.numpy()[goes])
         return removed
 
     def _in_chunks(self, chunk: int) -> Iterator[tuple[Shard, Any, Any, Any]]:

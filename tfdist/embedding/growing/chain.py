@@ -1,0 +1,112 @@
+"""Exports that build on each other: which there are, what each needs, which may go.
+
+An export is a folder with a manifest. A full one has all rows; a delta has the rows that
+training has touched since its parent, and the ids that have lost theirs. Pure.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
+_FOLDER = re.compile(r"export-\d{6}")
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export, as its manifest has it.
+
+    Attributes:
+        number: From 1.
+        parent: The number of the export that a delta builds on; None of a full one.
+        tables: By the path of each layer, how many rows it has here, and how many ids
+            were removed.
+    """
+
+    number: int
+    parent: int | None
+    tables: Mapping[str, Mapping[str, int]]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"export-{self.number:06d}"
+
+
+class ChainError(ValueError):
+    """An export is missing, or none is there."""
+
+
+def period_of(every: str) -> float | None:
+    """Returns the seconds between two exports, or None for one at the end of each epoch.
+
+    >>> period_of("10min"), period_of("epoch")
+    (600.0, None)
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if every == "epoch":
+        return None
+    found = _PERIOD.fullmatch(every) if isinstance(every, str) else None
+    if found is None or not float(found[1]):
+        raise ValueError(
+            "every is 'epoch' or a time such as '90s', '10min' or '1h'; received "
+            f"{every!r}"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def written(directory: Path) -> dict[int, Export]:
+    """Returns the exports of a directory, by their numbers."""
+    folders = directory.iterdir() if directory.exists() else ()
+    found = [
+        Export(**json.loads((each / MANIFEST).read_text()))
+        for each in folders
+        if _FOLDER.fullmatch(each.name)
+    ]
+    return {each.number: each for each in found}
+
+
+def as_json(export: Export) -> str:
+    """Returns the text of a manifest."""
+    return json.dumps(asdict(export), indent=1) + "\n"
+
+
+def chain_to(number: int, exports: Mapping[int, Export]) -> list[Export]:
+    """Returns an export with all that it builds on, the full one first.
+
+    Raises:
+        ChainError: If one of them is missing.
+    """
+    chain: list[Export] = []
+    needed: int | None = number
+    while needed is not None:
+        if needed not in exports:
+            of = f", on which export {chain[-1].number} builds," if chain else ""
+            raise ChainError(
+                f"export {needed}{of} is not there; there are "
+                f"{sorted(exports) or 'none'}. Take an export whose ancestors are there"
+            )
+        chain.append(exports[needed])
+        needed = exports[needed].parent
+    return chain[::-1]
+
+
+def superfluous(exports: Mapping[int, Export], keep: int) -> list[Export]:
+    """Returns the exports that none of the newest `keep` builds on."""
+    needed = {
+        each.number
+        for number in sorted(exports)[-keep:]
+        for each in chain_to(number, exports)
+    }
+    return [each for number, each in sorted(exports.items()) if number not in needed]
+
+
+def is_full_due(chain: Iterable[Export], longest: int) -> bool:
+    """Whether the next export is a full one: the chain is as long as it may be."""
+    return len(list(chain)) >= longest

@@ -1,0 +1,163 @@
+"""Writes the tables of a model while it trains: all rows at first, then what has changed."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdist import _tf
+from tfdist.embedding.growing import chain
+from tfdist.embedding.growing.layers import DynamicEmbedding
+
+_CHUNK = 1_000_000  # rows of a file
+
+
+class DeltaExport(keras.callbacks.Callback):
+    """Exports growing tables at the end of epochs, so that servers can follow.
+
+    The first export of each `fit` is full. The others are deltas: the rows that training
+    steps have looked up, or `upsert` has set, since the one before, and the ids that have
+    lost their rows. `read_export` puts them together. No step is under way meanwhile, so
+    an export has each row as it was at one time.
+
+    Only the chief writes. An export that was not written whole is not there.
+
+    Cost: a pass over what is known of each row on its ps, and the rows that are written,
+    once over the network to the chief: `rows (8 + output_dim x itemsize)` bytes.
+
+    Args:
+        directory: Where the exports are; a later `fit` adds to them.
+        every: `"epoch"`, or the least time between two, such as `"10min"`: the first epoch
+            that ends after it exports. Give `fit` `steps_per_epoch` if epochs are long.
+        keep: How many of the newest exports stay, with all that they build on.
+        longest_chain: After so many exports that build on each other comes a full one.
+
+    Raises:
+        ValueError: If `every` is no time, or `keep` or `longest_chain` is below 1; and at
+            the start of `fit`, if the model has no table that grows, or one of which it is
+            not known which rows were touched.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        every: str = "epoch",
+        *,
+        keep: int = 3,
+        longest_chain: int = 24,
+    ) -> None:
+        super().__init__()
+        self._period = chain.period_of(every)
+        for name, value in (("keep", keep), ("longest_chain", longest_chain)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"{name} is a number of at least 1; received {value!r}"
+                )
+        self._directory = Path(directory)
+        self._keep, self._longest = keep, longest_chain
+        self._parent: int | None = None
+        self._time = 0.0
+        # Of each table the times of its ps when the parent was written.
+        self._since: dict[str, list[float]] = {}
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Checks the model."""
+        self._parent = None
+        tables = self._tables()
+        if not tables:
+            raise ValueError(
+                f"{self.model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag, "
+                "whose rows DeltaExport could export"
+            )
+        for path, layer in tables.items():
+            if not layer.follows:
+                raise ValueError(
+                    f"{path}: it is not known which rows were touched. Build the layer "
+                    "with follow=True, or with an eviction, to use DeltaExport"
+                )
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Exports, if it is time."""
+        waits = self._period is not None and self._parent is not None
+        if waits and time.monotonic() - self._time < (self._period or 0.0):
+            return
+        strategy = getattr(self.model, "distribute_strategy", None)
+        if hasattr(strategy, "in_flight"):
+            strategy.in_flight.join()
+        self.export()
+
+    def export(self) -> Path:
+        """Writes an export now, and returns its folder."""
+        there = chain.written(self._directory)
+        parent = self._parent
+        if parent is not None:
+            is_long = chain.is_full_due(chain.chain_to(parent, there), self._longest)
+            parent = None if is_long else parent
+        now = {path: layer.table.now() for path, layer in self._tables().items()}
+        number = max(there, default=0) + 1
+        unfinished = self._directory / f".unfinished-{os.getpid()}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        tables = {}
+        for index, (path, layer) in enumerate(self._tables().items()):
+            removed = layer.table.taken_removed()
+            if parent is None:
+                removed, files = removed[:0], layer.table.export(_CHUNK)
+            else:
+                files = layer.table.touched(self._since[path], _CHUNK)
+            rows = 0
+            for count, (ids, values) in enumerate(files):
+                np.savez(unfinished / f"{index}-{count}.npz", ids=ids, rows=values)
+                rows += len(ids)
+            np.savez(unfinished / f"{index}-removed.npz", ids=removed)
+            tables[path] = {"index": index, "rows": rows, "removed": len(removed)}
+        export = chain.Export(number, parent, tables)
+        (unfinished / chain.MANIFEST).write_text(chain.as_json(export))
+        folder = unfinished.rename(self._directory / export.folder)
+        self._parent, self._time, self._since = number, time.monotonic(), now
+        for each in chain.superfluous(chain.written(self._directory), self._keep):
+            shutil.rmtree(self._directory / each.folder)
+        return folder
+
+    def _tables(self) -> dict[str, DynamicEmbedding]:
+        layers = _tf.flatten_layers(self.model)
+        return {
+            each.path: each for each in layers if isinstance(each, DynamicEmbedding)
+        }
+
+
+def read_export(
+    directory: str | os.PathLike[str], number: int | None = None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the ids and rows of an export with all that it builds on, by layer.
+
+    It needs NumPy alone, and the memory of all rows.
+
+    Args:
+        directory: That of a `DeltaExport`.
+        number: Of the export; None for the newest.
+
+    Raises:
+        ValueError: If it is not there, or one that it builds on is not.
+    """
+    there = chain.written(Path(directory))
+    number = max(there, default=1) if number is None else number
+    found: dict[str, dict[int, np.ndarray]] = {}
+    for export in chain.chain_to(number, there):
+        folder = Path(directory) / export.folder
+        for path, about in export.tables.items():
+            rows = found.setdefault(path, {})
+            with np.load(folder / f"{about['index']}-removed.npz") as file:
+                for each in file["ids"].tolist():
+                    rows.pop(each, None)
+            for name in folder.glob(f"{about['index']}-[0-9]*.npz"):
+                with np.load(name) as file:
+                    rows.update(zip(file["ids"].tolist(), file["rows"], strict=True))
+    return {
+        path: (np.array(list(rows), np.int64), np.array(list(rows.values())))
+        for path, rows in found.items()
+    }
