@@ -11,7 +11,7 @@ import numpy as np
 
 from tfdist import _tf
 from tfdist.embedding.growing import chain
-from tfdist.embedding.growing.layers import DynamicEmbedding
+from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 _CHUNK = 1_000_000  # rows of a file
 
@@ -85,7 +85,7 @@ class DeltaExport(keras.callbacks.Callback):
         waits = self._period is not None and self._parent is not None
         if waits and time.monotonic() - self._time < (self._period or 0.0):
             return
-        strategy = getattr(self.model, "distribute_strategy", None)
+        strategy: Any = self.model.distribute_strategy
         if hasattr(strategy, "in_flight"):
             strategy.in_flight.join()
         self.export()
@@ -123,11 +123,9 @@ class DeltaExport(keras.callbacks.Callback):
             shutil.rmtree(self._directory / each.folder)
         return folder
 
-    def _tables(self) -> dict[str, DynamicEmbedding]:
+    def _tables(self) -> dict[str, GrowingLayer]:
         layers = _tf.flatten_layers(self.model)
-        return {
-            each.path: each for each in layers if isinstance(each, DynamicEmbedding)
-        }
+        return {each.path: each for each in layers if isinstance(each, GrowingLayer)}
 
 
 def read_export(

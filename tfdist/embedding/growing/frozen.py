@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.embedding.growing.layers import DynamicEmbedding
+from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 # Of an id that no table is asked for in earnest: it makes the last row one of zeros.
 _LAST = np.iinfo(np.int64).max
@@ -36,9 +36,7 @@ def frozen(
         raise ValueError(
             "frozen makes a model of this process: call it outside of strategy.scope()"
         )
-    if not any(
-        isinstance(each, DynamicEmbedding) for each in _tf.flatten_layers(model)
-    ):
+    if not any(isinstance(each, GrowingLayer) for each in _tf.flatten_layers(model)):
         raise ValueError(
             f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
             "as it is"
@@ -51,7 +49,7 @@ def frozen(
 
     def copy_of(layer: keras.layers.Layer) -> keras.layers.Layer:
         copy = type(layer).from_config(layer.get_config())
-        if isinstance(layer, DynamicEmbedding):
+        if isinstance(layer, GrowingLayer):
             copy.freeze(
                 SortedTable(*_kept(layer, min_count, max_rows), layer.output_dim)
             )
@@ -61,7 +59,7 @@ def frozen(
     for layer, its_copy in zip(
         _tf.flatten_layers(model), _tf.flatten_layers(copy), strict=True
     ):
-        is_leaf = not isinstance(layer, keras.Model | DynamicEmbedding)
+        is_leaf = not isinstance(layer, keras.Model | GrowingLayer)
         if is_leaf and layer.weights:
             its_copy.set_weights(layer.get_weights())
     return copy
@@ -99,7 +97,7 @@ class SortedTable(tf.Module):
 
 
 def _kept(
-    layer: DynamicEmbedding, min_count: float, max_rows: int | None
+    layer: GrowingLayer, min_count: float, max_rows: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids that a copy keeps, and their rows."""
     none = np.zeros(0, np.int64), np.zeros((0, layer.output_dim)), np.zeros(0)

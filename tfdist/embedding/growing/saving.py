@@ -50,13 +50,13 @@ class _Saveable(_tf.SaveableObject):
         self._shard, self._part, self._with_ids = shard, part, with_ids
         self._name = name
         first, end = bounds_of(index, num_shards)
-        pieces = _once_per_graph(lambda: self._pieces(first, end))
+        pieces = _Pieces(lambda: self._tensors(first, end))
         specs = []
         for bucket in range(first, end):
             for kind, (what, dtype) in enumerate(self._kinds()):
                 specs.append(
                     _tf.SaveSpec(
-                        tensor=_piece(pieces, kind, bucket - first),
+                        tensor=pieces.reader(kind, bucket - first),
                         slice_spec="",
                         name=f"{name}/{what}/{bucket:03d}",
                         dtype=dtype,
@@ -78,7 +78,7 @@ class _Saveable(_tf.SaveableObject):
             ("batches", tf.int64),
         ]
 
-    def _pieces(self, first: int, end: int) -> list[list[tf.Tensor]]:
+    def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
             ids, rows, sizes = self._shard.in_order(first, end)
@@ -133,26 +133,23 @@ class _Saveable(_tf.SaveableObject):
         ]
 
 
-def _piece(
-    pieces: Callable[[], list[list[tf.Tensor]]], kind: int, index: int
-) -> Callable[[], tf.Tensor]:
-    return lambda: pieces()[kind][index]
+class _Pieces:
+    """The tensors of a save, which its specs ask for one by one, in their order."""
 
+    def __init__(self, compute: Callable[[], list[list[tf.Tensor]]]) -> None:
+        self._compute = compute
+        self._pieces: list[list[tf.Tensor]] = []
 
-def _once_per_graph(compute: Callable[[], Any]) -> Callable[[], Any]:
-    """Computes once for each function that is traced, or each save of eager code."""
-    kept: dict[int, Any] = {}
+    def reader(self, kind: int, index: int) -> Callable[[], tf.Tensor]:
+        """Returns what a spec calls for its tensor."""
 
-    def computed() -> Any:
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if kept.get("graph", _NOTHING) is not graph:
-            kept.update(graph=graph, value=compute())
-        return kept["value"]
+        def read() -> tf.Tensor:
+            # With the first begins another save, or another function that saves.
+            if (kind, index) == (0, 0):
+                self._pieces = self._compute()
+            return self._pieces[kind][index]
 
-    return computed
-
-
-_NOTHING = object()
+        return read
 
 
 class Index(tf.train.experimental.PythonState):
