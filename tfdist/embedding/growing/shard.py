@@ -11,8 +11,8 @@ from tfdist.embedding.growing.admission import (
     ProbabilityFilter,
 )
 from tfdist.embedding.growing.hashing import buckets_of
-from tfdist.parameter_server.resources import Numbers, Resource
 from tfdist.variables.initial_value import Unwritten
+from tfdist.variables.resources import Numbers, Resource
 
 ABSENT = 0
 """The row of ids that have none: zeros, and nothing updates it."""

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfdist.parameter_server.caching import decision
 from tfdist.parameter_server.caching.report import BlockMoves
 from tfdist.parameter_server.exchange import WhenChanged
-from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable
+from tfdist.variables.resources import Numbers
 
 _COLD = -1
 """The age of a block that a worker does not have."""

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfdist.parameter_server.caching import decision
 from tfdist.parameter_server.caching.blocks import is_weight
 from tfdist.parameter_server.exchange import WhenChanged
-from tfdist.parameter_server.resources import Numbers
 from tfdist.parameter_server.step_graph.lookups import Lookups
+from tfdist.variables.resources import Numbers
 
 LARGEST_TABLE = 2**28
 """The bytes of the largest table of which workers keep rows: they keep it whole."""

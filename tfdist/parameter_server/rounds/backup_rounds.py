@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.resources import Numbers, Resource
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.turnstile import Turnstile, step_of
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
+from tfdist.variables.resources import Numbers, Resource
 
 
 class FollowingTurnstile(Turnstile):

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.resources import Resource
 from tfdist.parameter_server.rounds.computation import Contribution
 from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.resources import Resource
 from tfdist.variables.shard_changes import sum_duplicate_rows
 
 # TensorFlow's accumulators have kernels for these only.

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.resources import Numbers, Resource
+from tfdist.variables.resources import Numbers, Resource
 
 COUNTED = tf.int64.max
 """The step of a gradient that an accumulator takes."""
