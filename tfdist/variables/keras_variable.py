@@ -68,6 +68,12 @@ class PartitionedKerasVariable(keras.Variable):
     def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
         return {} if is_exporting() else {"VARIABLE_VALUE": self._value.saveables}
 
+    def assign(self, value: Any) -> Any:
+        """Sets the value; that of a growing table's slot by the ids of its rows."""
+        if self._value.growth is None:
+            return super().assign(value)
+        return self._value.growth.assign_slot(self._value, value)
+
     # `tf.saved_model.save` traces functions that read the shards, and saves those.
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any

@@ -251,7 +251,10 @@ class PartitionedVariable:
             getattr(shard, method)(part)
 
     def numpy(self) -> np.ndarray:
-        """Returns the value of the whole."""
+        """Returns the value of the whole; of a growing table's slot the rows of its ids."""
+        if self.growth is not None and self.growth.has_slot(self):
+            rows: np.ndarray = self.growth.rows_of_slot(self)
+            return rows
         self._check_is_not_reserved()
         parts = [shard.numpy() for shard in self._shards]
         return self.layout.join_arrays(parts)

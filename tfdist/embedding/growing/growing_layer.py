@@ -256,14 +256,25 @@ class GrowingLayer(keras.layers.Layer):
         store["rows"] = np.concatenate(
             [np.zeros((0, self.output_dim)), *(rows for _, rows in found)]
         ).astype(self.variable_dtype)
+        if hasattr(self, "index"):
+            # An optimizer's slots are saved whole then, and by the rows' numbers.
+            store["index"] = np.frombuffer(self.index.serialize(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
         """Replaces the table by the ids and rows of a file."""
         ids, rows = np.asarray(store["ids"]), np.asarray(store["rows"])
         self._check_quiet("load")
-        for old, _ in self.export():
-            self.table.remove(old)
-        if refused := self.upsert(ids, rows):
+        if rows.shape[1:] != (self.output_dim,):
+            raise ValueError(
+                f"{self.path}: the file has rows of {rows.shape[1]} numbers, and output_dim "
+                f"is {self.output_dim}: build the layer as it was saved"
+            )
+        if hasattr(self, "index") and "index" in store.keys():  # noqa: SIM118 - it is h5py's
+            self.index.deserialize(np.asarray(store["index"]).tobytes())
+            refused = self.table.upsert(ids, rows)
+        else:
+            refused = self.table.load(ids, rows)
+        if refused:
             raise ValueError(
                 f"{self.path}: the file has {len(ids)} rows, and {refused} of them find no "
                 f"room in max_rows={self.max_rows}: build the layer with more"

@@ -69,6 +69,7 @@ class GrowingTable:
         self.parts = list(variable.shards) if is_split else [variable]
         self.slots: list[Slot] = []
         self._removed: list[np.ndarray] = []
+        self._loaded = np.zeros(0, np.int64)
         self.shards = [
             Shard(
                 _device_of(part),
@@ -116,6 +117,46 @@ class GrowingTable:
         for shard, part in zip(self.shards, slot.shards, strict=True):
             with tf.init_scope():
                 _fill_rows(part, tf.range(shard.used()), initializer.first)
+
+    def has_slot(self, variable: Any) -> bool:
+        """Whether a variable is a slot of the table."""
+        return variable is not self._variable
+
+    def rows_of_slot(self, slot: Any) -> np.ndarray:
+        """Returns the rows of a slot, in the order in which `export` has their ids."""
+        found = [np.zeros((0, *slot.shape[1:]), slot.dtype.as_numpy_dtype)]
+        for index, shard in enumerate(self.shards):
+            _, numbers, _ = shard.in_order(*bounds_of(index, len(self.shards)))
+            found.append(self._gathered(slot.shards[index], numbers).numpy())
+        return np.concatenate(found)
+
+    def load(self, ids: np.ndarray, rows: np.ndarray) -> int:
+        """Replaces the table; returns for how many ids there was no room."""
+        for old, _ in list(self.export(len(ids) + 1)):
+            self.remove(old)
+        self._loaded = ids
+        return self.upsert(ids, rows)
+
+    def assign_slot(self, slot: Any, rows: Any) -> None:
+        """Sets the rows of a slot, in the order of the ids that were loaded last.
+
+        Raises:
+            ValueError: If these are not as many.
+        """
+        rows, ids = np.asarray(rows), self._loaded
+        if not self.has_slot(slot) or rows.shape != (len(ids), *slot.shape[1:]):
+            raise ValueError(
+                f"{slot.name} is of a table that grows, and was given {rows.shape} where "
+                f"{len(ids)} ids were loaded: set rows by the layer's upsert(), or load a "
+                "file that has the table, too"
+            )
+        owners = owners_of(tf.constant(ids), len(self.shards)).numpy()
+        for index, shard in enumerate(self.shards):
+            mine = owners == index
+            numbers = shard.find(tf.constant(ids[mine]))
+            with _at(_device_of(slot.shards[index])):
+                values = tf.constant(rows[mine], slot.dtype)
+                _set_rows(slot.shards[index], numbers, values)
 
     def saveables(self, variable: Any, name: str) -> list[Any]:
         """Returns what saves and restores the table, or a slot of it."""
