@@ -161,3 +161,43 @@ def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer):
         model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), make(), "mse")
     with pytest.raises(ValueError, match=r"table that grows.*Adagrad"):
         model.fit(drawn(8), np.zeros((8, 1)), verbose=0)
+
+
+def test_rows_are_exported_and_given_up_while_a_model_trains(strategy, tmp_path):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(
+            DIM, max_rows=200, eviction=tfdist.EvictRare(3.0), name="table"
+        )
+        model = model_of(table, keras.optimizers.SGD(RATE))
+    often = np.tile(IDS[:SIZE], (32, 1))
+    x = np.concatenate([often, np.tile(IDS[SIZE : 2 * SIZE], (8, 1))])
+    exports = tmp_path / "exports"
+    callbacks = [tfdist.DeltaExport(exports), tfdist.EvictRows()]
+    options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    model.fit(x, np.zeros(40), callbacks=callbacks, **options)
+    # The export comes first, so the second has what the first eviction gave up.
+    assert set(np.concatenate([ids for ids, _ in table.export()])) == set(IDS[:SIZE])
+    (found,) = tfdist.read_export(exports, 1).values()
+    assert set(found[0]) == set(IDS[: 2 * SIZE])
+    ids, rows = tfdist.read_export(exports)[table.path]
+    assert set(ids) == set(IDS[: 2 * SIZE])
+    is_kept = np.isin(ids, IDS[:SIZE])
+    np.testing.assert_array_equal(rows[is_kept], table.lookup(ids[is_kept]))
+
+
+def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        model = model_of(table, keras.optimizers.Adagrad(0.1), "mse")
+    x, y = drawn(64), np.float32(drawn(64)[:, :1] % 3)
+
+    def fit():
+        return model.fit(x, y, batch_size=64, shuffle=False, verbose=0).history["loss"]
+
+    fit()
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    losses = [fit(), fit()]
+    table.upsert(IDS[:3], np.ones((3, DIM)))
+    model.load_weights(path)
+    np.testing.assert_allclose([fit(), fit()], losses, rtol=1e-6)

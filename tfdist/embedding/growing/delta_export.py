@@ -11,6 +11,7 @@ import numpy as np
 
 from tfdist import _tf
 from tfdist.embedding.growing import chain
+from tfdist.embedding.growing.evict_rows import join_steps
 from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 _CHUNK = 1_000_000  # rows of a file
@@ -85,9 +86,7 @@ class DeltaExport(keras.callbacks.Callback):
         waits = self._period is not None and self._parent is not None
         if waits and time.monotonic() - self._time < (self._period or 0.0):
             return
-        strategy: Any = self.model.distribute_strategy
-        if hasattr(strategy, "in_flight"):
-            strategy.in_flight.join()
+        join_steps(self.model)
         self.export()
 
     def export(self) -> Path:
