@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import RefusalError
-from tfdist.embedding import batch, checks
+from tfdist.embedding import checks
 from tfdist.embedding.growing.admission import (
     Admission,
     CountFilter,
@@ -80,6 +80,8 @@ class GrowingLayer(keras.layers.Layer):
         )
         # Cast to half precision, large ids would round.
         self.autocast = False
+        # XLA has no tables of hashes.
+        self.supports_jit = False
         self._strategy: Any = None
         self._has_warned = False
         self._is_frozen = False
@@ -119,6 +121,11 @@ class GrowingLayer(keras.layers.Layer):
         self._is_frozen = self.built = True
 
     def _ids(self, values: Any) -> tf.Tensor:
+        if isinstance(values, tf.SparseTensor):
+            raise TypeError(
+                f"the ids of {self.path} are a SparseTensor, and it looks up dense or "
+                "ragged ones: use tfdist.DynamicEmbeddingBag, or tf.sparse.to_dense"
+            )
         values = tf.convert_to_tensor(values)
         if (values.dtype == tf.string) != (self.key_dtype == "string"):
             raise TypeError(
@@ -132,7 +139,13 @@ class GrowingLayer(keras.layers.Layer):
                 f"the ids of {self.path} are uint64, of which int64 has half: cast them, "
                 "for example with tf.bitcast(ids, tf.int64), which keeps them apart"
             )
-        return tf.cast(batch.whole_numbers(values, self.path), tf.int64)
+        if not values.dtype.is_integer:
+            # A float32 has 24 bits, with which large ids would become equal to others.
+            raise TypeError(
+                f"the ids of {self.path} are {values.dtype.name}, which rounds large ids: "
+                "cast them to int64 where they are still whole"
+            )
+        return tf.cast(values, tf.int64)
 
     def size(self) -> int:
         """Returns how many ids have a row."""
@@ -223,7 +236,10 @@ class GrowingLayer(keras.layers.Layer):
         yield from self.table.export(chunk)
 
     def _as_vector(self, ids: Any) -> np.ndarray:
-        found: np.ndarray = self._ids(np.asarray(ids).reshape(-1)).numpy()
+        ids = np.asarray(ids).reshape(-1)
+        if not ids.size:  # Of nothing, NumPy makes floats.
+            return np.zeros(0, np.int64)
+        found: np.ndarray = self._ids(ids).numpy()
         return found
 
     def _check_grows(self) -> None:
