@@ -171,6 +171,8 @@ class Index(tf.train.experimental.PythonState):
         waiting, batches, _ = shard.waiting_in_order(*bounds_of(0, 1))
         file = io.BytesIO()
         of_ids = {"ids": ids, "rows": rows, "seen": seen, "count": count}
+        # A row that was given up has slots of its last id.
+        of_ids["used"] = shard.used()
         np.savez(file, **of_ids, waiting=waiting, batches=batches)
         return file.getvalue()
 

@@ -137,6 +137,13 @@ class GrowingTable:
         self._loaded = ids
         return self.upsert(ids, rows)
 
+    def without_room(self, ids: np.ndarray) -> int:
+        """Returns for how many of these ids there is no room, if it has no others."""
+        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
+        wanted = np.bincount(owners, minlength=len(self.parts))
+        room = np.array([shard.capacity - 1 for shard in self.shards])
+        return int(np.maximum(wanted - room, 0).sum())
+
     def assign_slot(self, slot: Any, rows: Any) -> None:
         """Sets the rows of a slot, in the order of the ids that were loaded last.
 
