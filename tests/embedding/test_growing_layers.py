@@ -202,6 +202,11 @@ def test_options_that_do_not_exist(options, words):
         tfdist.DynamicEmbeddingBag(**{"output_dim": 2, "max_rows": 5, **options})
 
 
+def test_more_rows_than_a_tensor_has_are_refused():
+    with pytest.raises(ValueError, match=r"at most; max_rows=5000000000 asks for"):
+        layer_of(max_rows=5_000_000_000)
+
+
 def test_a_table_needs_max_rows():
     with pytest.raises(TypeError, match="max_rows"):
         tfdist.DynamicEmbedding(2)
@@ -323,3 +328,21 @@ def test_it_trains_as_a_table_that_has_all_rows(optimizer):
     np.testing.assert_allclose(
         growing.layers[0].lookup(np.arange(20)), whole.layers[0].embeddings, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "muon", "ftrl"])
+def test_rows_that_nobody_has_yet_do_not_reach_an_optimizer(optimizer):
+    losses = []
+    for max_rows in (20, 500):
+        keras.utils.set_random_seed(0)
+        model = model_of(layer_of(max_rows=max_rows), optimizer)
+        history = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    assert np.isfinite(losses).all()
+
+
+def test_xla_is_not_asked_for_what_it_does_not_have():
+    model = model_of(layer_of(), "sgd")
+    model.compile("sgd", "mse", jit_compile=True)
+    model.fit(X, Y, verbose=0)
+    assert model.layers[0].size() == 20

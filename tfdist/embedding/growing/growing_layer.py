@@ -35,6 +35,7 @@ from tfdist.variables.partitioned import PartitionedVariable
 _log = logging.getLogger("tfdist")
 
 _CHUNK = 1_000_000  # rows
+_MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
 _RULES = {
     rule.__name__: rule
     for rule in (CountFilter, ProbabilityFilter, EvictUnseen, EvictRare, EvictSmall)
@@ -84,7 +85,7 @@ class GrowingLayer(keras.layers.Layer):
         self.supports_jit = False
         self._strategy: Any = None
         self._has_warned = False
-        self._is_frozen = False
+        self.is_frozen = False
 
     @property
     def follows(self) -> bool:
@@ -98,10 +99,17 @@ class GrowingLayer(keras.layers.Layer):
         num_ps = getattr(self._strategy, "num_ps", 1)
         _check_strategy(self._strategy, num_ps)
         rows = -(-self.max_rows // num_ps) + 1  # One is that of absent ids.
+        if rows > _MOST:
+            raise ValueError(
+                f"{self.name} has room for {_MOST - 1} rows on each ps at most; "
+                f"max_rows={self.max_rows} asks for {rows - 1} on each of {num_ps}"
+            )
+        # In one process, Keras's optimizers may read and write all rows at once.
+        is_on_ps = hasattr(self._strategy, "num_ps")
         with creating(request=Request(on_every_ps=True)):
             self.embeddings = self.add_weight(
                 shape=(num_ps * rows, self.output_dim),
-                initializer=Unwritten(),
+                initializer=Unwritten() if is_on_ps else "zeros",
                 name="embeddings",
             )
         value = _tf.value_of(self.embeddings)
@@ -118,7 +126,7 @@ class GrowingLayer(keras.layers.Layer):
     def freeze(self, table: Any) -> None:
         """Has the layer look up a table that does not grow: see `tfdist.frozen`."""
         self.table = table
-        self._is_frozen = self.built = True
+        self.is_frozen = self.built = True
 
     def _ids(self, values: Any) -> tf.Tensor:
         if isinstance(values, tf.SparseTensor):
@@ -243,7 +251,7 @@ class GrowingLayer(keras.layers.Layer):
         return found
 
     def _check_grows(self) -> None:
-        if self._is_frozen:
+        if self.is_frozen:
             raise RuntimeError(f"{self.path} is frozen: its rows stay as they are")
         self._check_built()
 
@@ -285,19 +293,22 @@ class GrowingLayer(keras.layers.Layer):
                 f"{self.path}: the file has rows of {rows.shape[1]} numbers, and output_dim "
                 f"is {self.output_dim}: build the layer as it was saved"
             )
-        if hasattr(self, "index") and "index" in store.keys():  # noqa: SIM118 - it is h5py's
-            self.index.deserialize(np.asarray(store["index"]).tobytes())
-            refused = self.table.upsert(ids, rows)
-        else:
-            refused = self.table.load(ids, rows)
-        if refused:
+        if lacking := self.table.without_room(ids):
             raise ValueError(
-                f"{self.path}: the file has {len(ids)} rows, and {refused} of them find no "
+                f"{self.path}: the file has {len(ids)} rows, and {lacking} of them find no "
                 f"room in max_rows={self.max_rows}: build the layer with more"
             )
+        if hasattr(self, "index"):
+            of_file = None
+            if "index" in store.keys():  # noqa: SIM118 - it is h5py's
+                of_file = np.asarray(store["index"]).tobytes()
+            self.index.load(ids, of_file)
+            self.table.write(ids, rows)
+        else:
+            self.table.load(ids, rows)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-        if save_type == "savedmodel" and not self._is_frozen:
+        if save_type == "savedmodel" and not self.is_frozen:
             raise RefusalError(
                 f"{self.path} grows as it trains, and a SavedModel does not: export "
                 "tfdist.frozen(model), whose tables have the rows of now"

@@ -33,8 +33,8 @@ class DynamicEmbedding(GrowingLayer):
     a row takes its values, the optimizer's slots, and about 70 bytes (78 with
     `EvictUnseen` or `EvictRare`).
 
-    Outside of `ParameterServerStrategy`, in one process, all `max_rows` are part of a
-    checkpoint, and rows that were given up are not used again.
+    Outside of `ParameterServerStrategy`, in one process, all `max_rows` take memory and are
+    part of a checkpoint, and rows that were given up are not used again.
 
     Args:
         output_dim: The width of a row.

@@ -179,6 +179,22 @@ class Index(tf.train.experimental.PythonState):
     def deserialize(self, string_value: bytes) -> None:
         """Replaces the index by that of a file."""
         (shard,) = self._table.shards
-        with np.load(io.BytesIO(string_value)) as file:
-            found = {name: tf.constant(file[name]) for name in file.files}
-        shard.restore(**found)
+        shard.restore(**_read(string_value))
+
+    def load(self, ids: np.ndarray, of_file: bytes | None) -> None:
+        """Does so, or numbers the ids in their order, if the file's rows do not fit."""
+        (shard,) = self._table.shards
+        found = {} if of_file is None else _read(of_file)
+        if found and found["used"] <= shard.capacity:
+            shard.restore(**found)
+            return
+        numbers, none = (
+            tf.range(1, len(ids) + 1, dtype=tf.int64),
+            tf.zeros([0], tf.int64),
+        )
+        shard.restore(numbers, tf.constant(ids), tf.timestamp(), 0.0, none, none)
+
+
+def _read(index: bytes) -> dict[str, tf.Tensor]:
+    with np.load(io.BytesIO(index)) as file:
+        return {name: tf.constant(file[name]) for name in file.files}
