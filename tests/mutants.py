@@ -199,6 +199,37 @@ MUTANTS = (
         "tests/embedding/test_embedding_lookup.py::test_eager_lookup_is_tensorflows",
     ),
     Mutant(
+        "row-found-before-it-is-written",
+        "tfdist/embedding/growing/shard.py",
+        (
+            "            written = [*self._write(",
+            "            _import(self._index, new, rows)\n"
+            "            written = [*self._write(",
+        ),
+        "tests/embedding/test_growing_shard.py::"
+        "test_an_id_is_in_the_index_only_once_its_row_is_written",
+    ),
+    Mutant(
+        "no-second-look-under-the-lock",
+        "tfdist/embedding/growing/shard.py",
+        (
+            "ids = tf.boolean_mask(ids, tf.equal(_find(self._index, ids), ABSENT))",
+            "ids = tf.identity(ids)",
+        ),
+        "tests/embedding/test_growing_shard.py::"
+        "test_of_threads_that_meet_an_id_together_one_creates_it[True]",
+    ),
+    Mutant(
+        "slots-of-the-id-before",
+        "tfdist/embedding/growing/table.py",
+        (
+            "for slot in self.slots:\n                written",
+            "for slot in ():\n                written",
+        ),
+        "tests/embedding/test_growing_table.py::"
+        "test_any_sequence_does_what_a_dictionary_does",
+    ),
+    Mutant(
         "index-as-text",
         "tf_config/environment.py",
         ('task["type"], task["index"]', 'task["type"], int(task["index"])'),

@@ -23,8 +23,10 @@ class Bag(NamedTuple):
     num_segments: tf.Tensor
 
 
-def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
+def bag(table: Table, sp_ids: Any, sp_weights: Any, *, has_bounds: bool = True) -> Bag:
     """Returns the ids of a batch; their values are checked when the step runs.
+
+    Without `has_bounds`, an id may have any value.
 
     A step with ids out of range, or with weights that do not match the ids, raises
     `tf.errors.InvalidArgumentError`.
@@ -46,7 +48,9 @@ def bag(table: Table, sp_ids: Any, sp_weights: Any) -> Bag:
             "sp_ids must be a matrix with one bag per row; received the shape "
             f"{sp_ids.shape}"
         )
-    valid = _in_range(sp_ids.values, table.num_rows, table.name)
+    valid = []
+    if has_bounds:
+        valid += _in_range(sp_ids.values, table.num_rows, table.name)
     if isinstance(sp_ids, tf.SparseTensor):
         segments, num_segments = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
         # A message has the length of each run of equal segments, so equal ones must be

@@ -1,6 +1,7 @@
 """Which ids get a row, of those that have none: decided where the row would be."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class ProbabilityFilter:
     probability: float
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.probability <= 1.0:
+        is_number = isinstance(self.probability, Real)
+        if not is_number or not 0.0 < self.probability <= 1.0:
             raise ValueError(
                 "ProbabilityFilter takes the probability with which a batch that has an "
                 f"id creates its row: in (0, 1]; received {self.probability!r}"

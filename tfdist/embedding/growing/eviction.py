@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ class EvictUnseen:
     hours: float
 
     def __post_init__(self) -> None:
-        _check(self.hours > 0, "EvictUnseen", "a positive number of hours", self.hours)
+        hours = _number(self.hours)
+        _check(hours > 0, "EvictUnseen", "a positive number of hours", self.hours)
 
     def evicts(self, known: Known) -> np.ndarray:
         """Returns which rows go."""
@@ -60,8 +62,9 @@ class EvictRare:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.count >= 1, "EvictRare", "a count of at least 1", self.count)
-        _check(0 < self.decay <= 1, "EvictRare", "a decay in (0, 1]", self.decay)
+        count, decay = _number(self.count), _number(self.decay)
+        _check(count >= 1, "EvictRare", "a count of at least 1", self.count)
+        _check(0 < decay <= 1, "EvictRare", "a decay in (0, 1]", self.decay)
 
     def evicts(self, known: Known) -> np.ndarray:
         """Returns which rows go."""
@@ -79,7 +82,7 @@ class EvictSmall:
     l2: float
 
     def __post_init__(self) -> None:
-        _check(self.l2 > 0, "EvictSmall", "a positive norm", self.l2)
+        _check(_number(self.l2) > 0, "EvictSmall", "a positive norm", self.l2)
 
     def evicts(self, known: Known) -> np.ndarray:
         """Returns which rows go."""
@@ -112,6 +115,11 @@ def decay_of(rules: Sequence[Eviction]) -> float:
     return math.prod(each.decay for each in rules if isinstance(each, EvictRare))
 
 
-def _check(is_right: bool, name: str, allowed: str, received: float) -> None:
+def _number(value: Any) -> float:
+    """Returns a number, and for anything else one that no rule allows."""
+    return float(value) if isinstance(value, Real) else math.nan
+
+
+def _check(is_right: bool, name: str, allowed: str, received: Any) -> None:
     if not is_right:
         raise ValueError(f"{name} takes {allowed}; received {received!r}")

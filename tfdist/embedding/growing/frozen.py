@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.embedding import checks
 from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 # Of an id that no table is asked for in earnest: it makes the last row one of zeros.
@@ -29,9 +30,12 @@ def frozen(
         max_rows: How many rows a table keeps at most: those that were looked up most.
 
     Raises:
-        ValueError: If no layer grows, the model is a subclass with a `call` of its own, or
-            it is called within a strategy's scope.
+        ValueError: If no layer grows, the model is a subclass with a `call` of its own,
+            a growing layer is part of another that is no model, it is called within a
+            strategy's scope, or rows are to be left out of a table that counts nothing.
     """
+    if max_rows is not None:
+        checks.positive(max_rows=max_rows)
     if tf.distribute.has_strategy():
         raise ValueError(
             "frozen makes a model of this process: call it outside of strategy.scope()"
@@ -47,20 +51,27 @@ def frozen(
             f"{type(model).__name__}. Make the part that serves such a model"
         )
 
-    def copy_of(layer: keras.layers.Layer) -> keras.layers.Layer:
+    pairs: list[tuple[keras.Layer, keras.Layer]] = []
+
+    def copy_of(layer: keras.Layer) -> keras.Layer:
         copy = type(layer).from_config(layer.get_config())
         if isinstance(layer, GrowingLayer):
             copy.freeze(
                 SortedTable(*_kept(layer, min_count, max_rows), layer.output_dim)
             )
+        else:
+            pairs.append((layer, copy))
         return copy
 
-    copy = keras.models.clone_model(model, clone_function=copy_of)
-    for layer, its_copy in zip(
-        _tf.flatten_layers(model), _tf.flatten_layers(copy), strict=True
-    ):
-        is_leaf = not isinstance(layer, keras.Model | GrowingLayer)
-        if is_leaf and layer.weights:
+    copy = keras.models.clone_model(model, clone_function=copy_of, recursive=True)
+    for each in _tf.flatten_layers(copy):
+        if isinstance(each, GrowingLayer) and not each.is_frozen:
+            raise ValueError(
+                f"{each.name} is within a layer that is no functional or sequential "
+                "model, of which frozen cannot make a copy: call it in the model itself"
+            )
+    for layer, its_copy in pairs:
+        if layer.weights:
             its_copy.set_weights(layer.get_weights())
     return copy
 
@@ -100,6 +111,13 @@ def _kept(
     layer: GrowingLayer, min_count: float, max_rows: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids that a copy keeps, and their rows."""
+    leaves_out = min_count > 0 or max_rows is not None
+    if leaves_out and not layer.follows:
+        raise ValueError(
+            f"{layer.path} does not count how often its rows are looked up, by which "
+            "min_count and max_rows choose: create it with follow=True, or with "
+            "eviction=tfdist.EvictUnseen or tfdist.EvictRare"
+        )
     none = np.zeros(0, np.int64), np.zeros((0, layer.output_dim)), np.zeros(0)
     parts: list[tuple[Any, ...]] = [none, *layer.table.export_with_counts(1_000_000)]
     ids, rows, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

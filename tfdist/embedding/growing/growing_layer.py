@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import RefusalError
-from tfdist.embedding import batch, checks
+from tfdist.embedding import checks
 from tfdist.embedding.growing.admission import (
     Admission,
     CountFilter,
@@ -35,6 +35,7 @@ from tfdist.variables.partitioned import PartitionedVariable
 _log = logging.getLogger("tfdist")
 
 _CHUNK = 1_000_000  # rows
+_MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
 _RULES = {
     rule.__name__: rule
     for rule in (CountFilter, ProbabilityFilter, EvictUnseen, EvictRare, EvictSmall)
@@ -80,9 +81,11 @@ class GrowingLayer(keras.layers.Layer):
         )
         # Cast to half precision, large ids would round.
         self.autocast = False
+        # XLA has no tables of hashes.
+        self.supports_jit = False
         self._strategy: Any = None
         self._has_warned = False
-        self._is_frozen = False
+        self.is_frozen = False
 
     @property
     def follows(self) -> bool:
@@ -96,10 +99,17 @@ class GrowingLayer(keras.layers.Layer):
         num_ps = getattr(self._strategy, "num_ps", 1)
         _check_strategy(self._strategy, num_ps)
         rows = -(-self.max_rows // num_ps) + 1  # One is that of absent ids.
+        if rows > _MOST:
+            raise ValueError(
+                f"{self.name} has room for {_MOST - 1} rows on each ps at most; "
+                f"max_rows={self.max_rows} asks for {rows - 1} on each of {num_ps}"
+            )
+        # In one process, Keras's optimizers may read and write all rows at once.
+        is_on_ps = hasattr(self._strategy, "num_ps")
         with creating(request=Request(on_every_ps=True)):
             self.embeddings = self.add_weight(
                 shape=(num_ps * rows, self.output_dim),
-                initializer=Unwritten(),
+                initializer=Unwritten() if is_on_ps else "zeros",
                 name="embeddings",
             )
         value = _tf.value_of(self.embeddings)
@@ -116,9 +126,14 @@ class GrowingLayer(keras.layers.Layer):
     def freeze(self, table: Any) -> None:
         """Has the layer look up a table that does not grow: see `tfdist.frozen`."""
         self.table = table
-        self._is_frozen = self.built = True
+        self.is_frozen = self.built = True
 
     def _ids(self, values: Any) -> tf.Tensor:
+        if isinstance(values, tf.SparseTensor):
+            raise TypeError(
+                f"the ids of {self.path} are a SparseTensor, and it looks up dense or "
+                "ragged ones: use tfdist.DynamicEmbeddingBag, or tf.sparse.to_dense"
+            )
         values = tf.convert_to_tensor(values)
         if (values.dtype == tf.string) != (self.key_dtype == "string"):
             raise TypeError(
@@ -132,7 +147,13 @@ class GrowingLayer(keras.layers.Layer):
                 f"the ids of {self.path} are uint64, of which int64 has half: cast them, "
                 "for example with tf.bitcast(ids, tf.int64), which keeps them apart"
             )
-        return tf.cast(batch.whole_numbers(values, self.path), tf.int64)
+        if not values.dtype.is_integer:
+            # A float32 has 24 bits, with which large ids would become equal to others.
+            raise TypeError(
+                f"the ids of {self.path} are {values.dtype.name}, which rounds large ids: "
+                "cast them to int64 where they are still whole"
+            )
+        return tf.cast(values, tf.int64)
 
     def size(self) -> int:
         """Returns how many ids have a row."""
@@ -223,11 +244,14 @@ class GrowingLayer(keras.layers.Layer):
         yield from self.table.export(chunk)
 
     def _as_vector(self, ids: Any) -> np.ndarray:
-        found: np.ndarray = self._ids(np.asarray(ids).reshape(-1)).numpy()
+        ids = np.asarray(ids).reshape(-1)
+        if not ids.size:  # Of nothing, NumPy makes floats.
+            return np.zeros(0, np.int64)
+        found: np.ndarray = self._ids(ids).numpy()
         return found
 
     def _check_grows(self) -> None:
-        if self._is_frozen:
+        if self.is_frozen:
             raise RuntimeError(f"{self.path} is frozen: its rows stay as they are")
         self._check_built()
 
@@ -269,19 +293,22 @@ class GrowingLayer(keras.layers.Layer):
                 f"{self.path}: the file has rows of {rows.shape[1]} numbers, and output_dim "
                 f"is {self.output_dim}: build the layer as it was saved"
             )
-        if hasattr(self, "index") and "index" in store.keys():  # noqa: SIM118 - it is h5py's
-            self.index.deserialize(np.asarray(store["index"]).tobytes())
-            refused = self.table.upsert(ids, rows)
-        else:
-            refused = self.table.load(ids, rows)
-        if refused:
+        if lacking := self.table.without_room(ids):
             raise ValueError(
-                f"{self.path}: the file has {len(ids)} rows, and {refused} of them find no "
+                f"{self.path}: the file has {len(ids)} rows, and {lacking} of them find no "
                 f"room in max_rows={self.max_rows}: build the layer with more"
             )
+        if hasattr(self, "index"):
+            of_file = None
+            if "index" in store.keys():  # noqa: SIM118 - it is h5py's
+                of_file = np.asarray(store["index"]).tobytes()
+            self.index.load(ids, of_file)
+            self.table.write(ids, rows)
+        else:
+            self.table.load(ids, rows)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-        if save_type == "savedmodel" and not self._is_frozen:
+        if save_type == "savedmodel" and not self.is_frozen:
             raise RefusalError(
                 f"{self.path} grows as it trains, and a SavedModel does not: export "
                 "tfdist.frozen(model), whose tables have the rows of now"

@@ -11,8 +11,8 @@ from tfdist.embedding.growing.hashing import numbers_of
 Rows = Callable[[tf.Tensor], tf.Tensor]
 """Takes ids `[n]`, and returns their first rows `[n, width]`."""
 
-# A float32 has 24 bits.
-_BITS = 24
+# A float32 has 24 bits, and one of them is for the half that is added below.
+_BITS = 23
 
 
 def rows_by(initializer: Any, width: int, seed: int, dtype: str) -> Rows:

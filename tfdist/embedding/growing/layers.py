@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfdist.embedding import batch, checks
 from tfdist.embedding.differentiable import partial_sum
 from tfdist.embedding.growing.growing_layer import GrowingLayer
+from tfdist.embedding.growing.hashing import ids_of_strings
+from tfdist.variables.layout import DIV
 
 
 @keras.saving.register_keras_serializable("tfdist")
@@ -31,8 +33,8 @@ class DynamicEmbedding(GrowingLayer):
     a row takes its values, the optimizer's slots, and about 70 bytes (78 with
     `EvictUnseen` or `EvictRare`).
 
-    Outside of `ParameterServerStrategy`, in one process, all `max_rows` are part of a
-    checkpoint, and rows that were given up are not used again.
+    Outside of `ParameterServerStrategy`, in one process, all `max_rows` take memory and are
+    part of a checkpoint, and rows that were given up are not used again.
 
     Args:
         output_dim: The width of a row.
@@ -87,7 +89,7 @@ class DynamicEmbeddingBag(GrowingLayer):
 
     The table is that of `DynamicEmbedding`. Call it with a `tf.RaggedTensor` or a
     `tf.SparseTensor` of shape `[batch, any]`, or with a dense matrix whose rows are padded
-    with `padding`, and with optional weights, one per id.
+    with `padding` (strings with `""`), and with optional weights, one per id.
 
     Args:
         output_dim: The width of a row.
@@ -110,20 +112,22 @@ class DynamicEmbeddingBag(GrowingLayer):
         super().__init__(output_dim, **kwargs)
         self.combiner = checks.combiner(combiner)
         self.padding = checks.padding(padding)
+        with tf.init_scope():
+            self._id_of_nothing = int(ids_of_strings(tf.constant("")))
+
+    @property
+    def _checked(self) -> checks.Table:
+        """What a batch is checked against, which has no bounds of ids."""
+        dtype = tf.as_dtype(self.variable_dtype)
+        return checks.Table(None, [], self.output_dim, dtype, self.path, DIV)
 
     def call(self, inputs: Any, weights: Any = None, training: bool = False) -> Any:
         """Looks up a batch of bags: `[batch, output_dim]`; zeros for a bag without ids."""
-        bags = self._bags(inputs)
-        if isinstance(bags, tf.SparseTensor):
-            ids, segments, count = bags.values, bags.indices[:, 0], bags.dense_shape[0]
-            weights = None if weights is None else weights.values
-        else:
-            ids, segments, count = bags.flat_values, bags.value_rowids(), bags.nrows()
-            weights = None if weights is None else _of_bags(bags, inputs, weights, self)
-        rows = self.table.look_up(self._ids(ids), creates=bool(training))
+        bag = batch.bag(self._checked, *self._bags(inputs, weights), has_bounds=False)
+        rows = self.table.look_up(bag.ids, creates=bool(training))
+        segments, count = bag.segments, bag.num_segments
+        weights = None if bag.weights is None else tf.cast(bag.weights, rows.dtype)
         places = tf.range(tf.size(segments))
-        if weights is not None:
-            weights = tf.cast(weights, rows.dtype)
         total = partial_sum(rows, places, segments, weights, count)
         if self.combiner != "sum":
             each = (
@@ -136,13 +140,14 @@ class DynamicEmbeddingBag(GrowingLayer):
         total.set_shape([inputs.shape[0], self.output_dim])
         return tf.cast(total, self.compute_dtype)
 
-    def _bags(self, inputs: Any) -> Any:
-        if isinstance(inputs, tf.RaggedTensor | tf.SparseTensor):
-            return inputs
-        inputs = tf.convert_to_tensor(inputs)
-        if inputs.dtype != tf.string:
-            return batch.bags(inputs, None, self.padding, self.path)[0]
-        return tf.ragged.boolean_mask(inputs, tf.not_equal(inputs, ""))
+    def _bags(self, inputs: Any, weights: Any) -> tuple[Any, Any]:
+        """Returns ids as a ragged or sparse matrix, and their weights in its form."""
+        if isinstance(inputs, tf.RaggedTensor):
+            return inputs.with_flat_values(self._ids(inputs.flat_values)), weights
+        if isinstance(inputs, tf.SparseTensor):
+            return inputs.with_values(self._ids(inputs.values)), weights
+        padding = self._id_of_nothing if self.key_dtype == "string" else self.padding
+        return batch.bags(self._ids(inputs), weights, padding, self.path)
 
     def compute_output_spec(
         self, inputs: Any, weights: Any = None, training: bool = False
@@ -158,19 +163,6 @@ class DynamicEmbeddingBag(GrowingLayer):
             "combiner": self.combiner,
             "padding": self.padding,
         }
-
-
-def _of_bags(bags: Any, inputs: Any, weights: Any, layer: Any) -> tf.Tensor:
-    """Returns the weight of each id of a ragged or padded batch."""
-    if isinstance(weights, tf.RaggedTensor):
-        return weights.flat_values
-    is_id = tf.not_equal(tf.convert_to_tensor(inputs), _padding_of(inputs, layer))
-    return tf.boolean_mask(tf.convert_to_tensor(weights), is_id)
-
-
-def _padding_of(inputs: Any, layer: Any) -> tf.Tensor:
-    dtype = tf.convert_to_tensor(inputs).dtype
-    return tf.constant("") if dtype == tf.string else tf.cast(layer.padding, dtype)
 
 
 def _values(ids: Any) -> Any:

@@ -171,12 +171,30 @@ class Index(tf.train.experimental.PythonState):
         waiting, batches, _ = shard.waiting_in_order(*bounds_of(0, 1))
         file = io.BytesIO()
         of_ids = {"ids": ids, "rows": rows, "seen": seen, "count": count}
+        # A row that was given up has slots of its last id.
+        of_ids["used"] = shard.used()
         np.savez(file, **of_ids, waiting=waiting, batches=batches)
         return file.getvalue()
 
     def deserialize(self, string_value: bytes) -> None:
         """Replaces the index by that of a file."""
         (shard,) = self._table.shards
-        with np.load(io.BytesIO(string_value)) as file:
-            found = {name: tf.constant(file[name]) for name in file.files}
-        shard.restore(**found)
+        shard.restore(**_read(string_value))
+
+    def load(self, ids: np.ndarray, of_file: bytes | None) -> None:
+        """Does so, or numbers the ids in their order, if the file's rows do not fit."""
+        (shard,) = self._table.shards
+        found = {} if of_file is None else _read(of_file)
+        if found and found["used"] <= shard.capacity:
+            shard.restore(**found)
+            return
+        numbers, none = (
+            tf.range(1, len(ids) + 1, dtype=tf.int64),
+            tf.zeros([0], tf.int64),
+        )
+        shard.restore(numbers, tf.constant(ids), tf.timestamp(), 0.0, none, none)
+
+
+def _read(index: bytes) -> dict[str, tf.Tensor]:
+    with np.load(io.BytesIO(index)) as file:
+        return {name: tf.constant(file[name]) for name in file.files}

@@ -240,6 +240,7 @@ class Shard:
         count: tf.Tensor,
         waiting: tf.Tensor,
         batches: tf.Tensor,
+        used: tf.Tensor | int = 0,
     ) -> tf.Operation:
         """Replaces the index: these ids have these rows, and no others.
 
@@ -250,11 +251,12 @@ class Shard:
             count: How often.
             waiting: Ids that have no row yet.
             batches: In how many batches each of these was.
+            used: How many rows, from the first, are not to be used again.
         """
         with tf.device(self.device):
             replaced = [
                 self._ids.set_at(rows, ids),
-                self._state.add(self._change_to(rows)),
+                self._state.add(self._change_to(rows, used)),
                 _import(self._index, ids, rows),
                 *self.know(rows, seen, count),
             ]
@@ -263,10 +265,11 @@ class Shard:
             with tf.control_dependencies(replaced):
                 return tf.identity(tf.size(rows))
 
-    def _change_to(self, rows: tf.Tensor) -> tf.Tensor:
-        """What makes the state that of these rows; no others are to be used again."""
+    def _change_to(self, rows: tf.Tensor, used: tf.Tensor | int) -> tf.Tensor:
+        """What makes the state that of these rows."""
         count = tf.size(rows, tf.int64)
-        used = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0)) + 1
+        last = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0))
+        used = tf.maximum(last + 1, tf.cast(used, tf.int64))
         return tf.stack([used, 0, count, 0, 0]) - self._state.read()
 
     def used(self) -> tf.Tensor:
@@ -276,8 +279,11 @@ class Shard:
     def state(self) -> dict[str, int]:
         """Returns how many ids have a row, were created, refused and removed."""
         _, _, created, refused, removed = self._state.read().numpy().tolist()
+        with tf.device(self.device):
+            # Not what was created less what was removed: a row may be left half created.
+            rows = tf.raw_ops.LookupTableSizeV2(table_handle=self._index.handle)
         return {
-            "rows": created - removed,
+            "rows": int(rows),
             "created": created,
             "refused": refused,
             "removed": removed,

@@ -137,6 +137,24 @@ class GrowingTable:
         self._loaded = ids
         return self.upsert(ids, rows)
 
+    def write(self, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Sets the rows of ids, of which each has one."""
+        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
+        for index, (shard, part) in enumerate(
+            zip(self.shards, self.parts, strict=True)
+        ):
+            mine = owners == index
+            numbers = shard.find(tf.constant(ids[mine]))
+            with _at(_device_of(part)):
+                _set_rows(part, numbers, tf.constant(rows[mine], part.dtype))
+
+    def without_room(self, ids: np.ndarray) -> int:
+        """Returns for how many of these ids there is no room, if it has no others."""
+        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
+        wanted = np.bincount(owners, minlength=len(self.parts))
+        room = np.array([shard.capacity - 1 for shard in self.shards])
+        return int(np.maximum(wanted - room, 0).sum())
+
     def assign_slot(self, slot: Any, rows: Any) -> None:
         """Sets the rows of a slot, in the order of the ids that were loaded last.
 

@@ -1,0 +1,283 @@
+"""A table in several shards, in one process: lookups, gradients, slots, checkpoints."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tfdist
+from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.embedding.growing.saving import slot_saveables, table_saveables
+from tfdist.embedding.growing.table import GrowingTable
+from tfdist.placement.partition import Partition
+from tfdist.variables.initial_value import Unwritten
+from tfdist.variables.layout import DIV, layout_of
+from tfdist.variables.partitioned import PartitionedVariable, ReservedRowsError
+from tfdist.variables.variable import ParameterServerVariable
+
+WIDTH = 3
+FIRST = rows_by(keras.initializers.RandomUniform(), WIDTH, 0, "float32")
+IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 40)
+
+
+def partitioned(num_shards, rows, name="embeddings"):
+    shards = [
+        ParameterServerVariable(tf.Variable(Unwritten()([rows + 1, WIDTH])), 1)
+        for _ in range(num_shards)
+    ]
+    partition = Partition.of_sizes(0, [rows + 1] * num_shards, range(num_shards))
+    return PartitionedVariable(shards, layout_of(partition, DIV), name, True, 1)
+
+
+def table_of(num_shards=3, rows=50, admission=None, eviction=()):
+    variable = partitioned(num_shards, rows)
+    table = GrowingTable(variable, FIRST, admission, eviction, follows=True)
+    variable.growth = table
+    return table
+
+
+def slot_of(table, first):
+    """Has a table a slot, of which each row begins with a number."""
+    slot = partitioned(len(table.parts), table.parts[0].shape[0] - 1, "slot")
+    initializer = keras.initializers.Constant(first)
+    table.add_slot(slot, table.initializer_of_slot("slot", initializer))
+    return slot
+
+
+def rows_of(table, slot):
+    """Returns a slot's rows by id, and sets each to a number that tells it apart."""
+    found = {}
+    for shard, part in zip(table.shards, slot.shards, strict=True):
+        ids, rows, _ = shard.in_order(0, 256)
+        values = part.sparse_read(rows).numpy()
+        found.update(zip(ids.numpy().tolist(), values, strict=True))
+    return found
+
+
+def set_slot(table, slot):
+    for shard, part in zip(table.shards, slot.shards, strict=True):
+        ids, rows, _ = shard.in_order(0, 256)
+        values = np.repeat(ids.numpy()[:, None] % 97, WIDTH, axis=1)
+        part.scatter_update(tf.IndexedSlices(tf.constant(values, tf.float32), rows))
+
+
+def content(table):
+    return {
+        each: row.tolist()
+        for ids, rows in table.export(7)
+        for each, row in zip(ids.tolist(), rows, strict=True)
+    }
+
+
+SHARDS = pytest.mark.parametrize("num_shards", [1, 2, 3, 5])
+
+
+@SHARDS
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_rows_and_gradients_are_those_of_a_whole_table(num_shards, is_traced):
+    table = table_of(num_shards)
+    some = tf.constant(np.random.default_rng(1).choice(IDS, (6, 4)))
+
+    def step():
+        with tf.GradientTape() as tape:
+            for part in table.parts:
+                tape.watch(part.handle)
+            rows = table.look_up(some, creates=True)
+            loss = tf.reduce_sum(rows * tf.constant([1.0, 2.0, 4.0]))
+        return rows, tape.gradient(loss, [part.handle for part in table.parts])
+
+    step = tf.function(step) if is_traced else step
+    rows, gradients = step()
+    np.testing.assert_array_equal(
+        rows, tf.reshape(FIRST(tf.reshape(some, [-1])), [6, 4, WIDTH])
+    )
+    ids, times = np.unique(some, return_counts=True)
+    of_ids = {}
+    for shard, gradient in zip(table.shards, gradients, strict=True):
+        numbers = shard.find(tf.constant(ids)).numpy()
+        by_row = dict(zip(numbers, ids, strict=True))
+        for row, values in zip(gradient.indices.numpy(), gradient.values, strict=True):
+            assert row != 0
+            of_ids[by_row[row]] = values.numpy()
+    expected = {i: n * np.array([1.0, 2, 4]) for i, n in zip(ids, times, strict=True)}
+    np.testing.assert_equal(of_ids, expected)
+
+
+@SHARDS
+def test_ids_without_a_row_read_zeros_and_have_no_gradient(num_shards):
+    table = table_of(num_shards, admission=tfdist.CountFilter(2))
+    with tf.GradientTape() as tape:
+        for part in table.parts:
+            tape.watch(part.handle)
+        rows = table.look_up(tf.constant(IDS), creates=True)
+    gradients = tape.gradient(rows, [part.handle for part in table.parts])
+    assert not rows.numpy().any()
+    assert [len(each.indices) for each in gradients] == [0] * num_shards
+
+
+SOME = st.lists(st.sampled_from(IDS[:12].tolist()), min_size=1, max_size=5, unique=True)
+KINDS = st.sampled_from(["meet", "upsert", "remove", "evict"])
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(KINDS, SOME), max_size=12), st.data())
+@settings(max_examples=20)
+def test_any_sequence_does_what_a_dictionary_does(num_shards, sequence, data):
+    table = table_of(num_shards, eviction=[tfdist.EvictSmall(0.5)])
+    slot = slot_of(table, 0.25)
+    rows, slots = {}, {}
+    for kind, ids in sequence:
+        some = np.array(ids)
+        new = dict(zip(ids, FIRST(tf.constant(some)).numpy().tolist(), strict=True))
+        if kind == "meet":
+            table.look_up(tf.constant(some), creates=True)
+            slots = {**dict.fromkeys(ids, 0.25), **slots}
+            rows = {**new, **rows}
+        elif kind == "upsert":
+            value = data.draw(st.sampled_from([0.0, 1.0]))
+            assert table.upsert(some, np.full((len(ids), WIDTH), value)) == 0
+            slots = {**dict.fromkeys(ids, 0.25), **slots}
+            rows.update(dict.fromkeys(ids, [value] * WIDTH))
+        elif kind == "remove":
+            assert table.remove(some) == len(rows.keys() & set(ids))
+        else:
+            small = [i for i, row in rows.items() if np.linalg.norm(row) < 0.5]
+            assert table.evict(chunk=2) == len(small)
+            ids = small
+        if kind in ("remove", "evict"):
+            rows = {i: row for i, row in rows.items() if i not in ids}
+            slots = {i: row for i, row in slots.items() if i in rows}
+        assert content(table) == rows
+        np.testing.assert_equal(
+            rows_of(table, slot), {i: np.full(WIDTH, n) for i, n in slots.items()}
+        )
+        set_slot(table, slot)
+        slots = {i: i % 97 for i in rows}
+
+
+def test_an_upsert_stays_at_the_next_eviction():
+    rules = [tfdist.EvictRare(3), tfdist.EvictUnseen(hours=1)]
+    table = table_of(eviction=rules)
+    table.look_up(tf.constant(IDS), creates=True)
+    for shard in table.shards:  # Two hours go by.
+        _, rows, _ = shard.in_order(0, 256)
+        shard._seen.add_at(
+            rows, tf.fill(tf.shape(rows), tf.constant(-7200.0, "float64"))
+        )
+    table.upsert(IDS[:4], np.ones((4, WIDTH)))
+    assert table.evict() == len(IDS) - 4
+    assert set(content(table)) == set(IDS[:4].tolist())
+
+
+def test_counts_decay_with_each_eviction():
+    table = table_of(eviction=[tfdist.EvictRare(2, decay=0.5)])
+    for _ in range(4):
+        table.look_up(tf.constant(IDS[:1]), creates=True)
+    assert [table.evict() for _ in range(3)] == [0, 0, 1]
+
+
+def test_a_slot_that_comes_late_begins_in_all_rows():
+    table = table_of()
+    table.look_up(tf.constant(IDS[:5]), creates=True)
+    slot = slot_of(table, 0.5)
+    table.look_up(tf.constant(IDS), creates=True)
+    assert all((row == 0.5).all() for row in rows_of(table, slot).values())
+    assert len(rows_of(table, slot)) == len(IDS)
+
+
+def test_a_slot_whose_rows_differ_is_refused():
+    with pytest.raises(ValueError, match=r"with one number.*Adagrad; received"):
+        table_of().initializer_of_slot("m", keras.initializers.RandomUniform())
+
+
+@pytest.mark.parametrize("use", ["read", "numpy", "assign"])
+def test_the_rows_are_not_read_or_written_whole(use):
+    variable = table_of()._variable
+    arguments = [np.zeros(variable.shape)] if use == "assign" else []
+    call = getattr(variable, "read_value" if use == "read" else use)
+    with pytest.raises(ReservedRowsError, match=r"Lamb, Muon.*use Adagrad"):
+        call(*arguments)
+
+
+def pieces(saveables):
+    """Saves as a checkpoint does: each tensor is asked for once."""
+    return {spec.name: spec.tensor for each in saveables for spec in each.specs}
+
+
+def restore(saveables, saved):
+    for each in saveables:
+        each.restore([saved[spec.name] for spec in each.specs], None)
+
+
+def filled(num_shards, admission=None):
+    table = table_of(num_shards, admission=admission, eviction=[tfdist.EvictRare(1)])
+    slot = slot_of(table, 0.5)
+    for some in np.split(IDS, 4):
+        table.look_up(tf.constant(some), creates=True)
+    set_slot(table, slot)
+    return table, slot
+
+
+def saveables_of(table, slot):
+    return table_saveables(table, "t") + slot_saveables(table, slot.shards, "s")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (3, 3)])
+def test_a_table_and_its_slots_are_restored_into_other_shards(before, after):
+    table, slot = filled(before)
+    table.remove(IDS[::3])
+    saved = pieces(saveables_of(table, slot))
+    other, other_slot = table_of(after, eviction=[tfdist.EvictRare(1)]), None
+    other_slot = slot_of(other, 0.0)
+    other.look_up(tf.constant(IDS[5:] + 1), creates=True)  # These go.
+    restore(saveables_of(other, other_slot), saved)
+    assert content(other) == content(table)
+    np.testing.assert_equal(rows_of(other, other_slot), rows_of(table, slot))
+    other.look_up(tf.constant(IDS), creates=True)
+    assert sum(each.state()["rows"] for each in other.shards) == len(IDS)
+    np.testing.assert_array_equal(
+        [rows_of(other, other_slot)[each] for each in IDS[::3].tolist()], 0.0
+    )
+
+
+def test_what_waits_is_restored():
+    table = table_of(2, admission=tfdist.CountFilter(3))
+    for _ in range(2):
+        table.look_up(tf.constant(IDS), creates=True)
+    saved = pieces(table_saveables(table, "t"))
+    other = table_of(3, admission=tfdist.CountFilter(3))
+    restore(table_saveables(other, "t"), saved)
+    other.look_up(tf.constant(IDS), creates=True)
+    assert set(content(other)) == set(IDS.tolist())
+
+
+def test_a_second_save_has_what_changed_since_the_first():
+    table, slot = filled(2)
+    saveables = saveables_of(table, slot)
+    first = pieces(saveables)
+    table.remove(IDS[:20])
+    table.look_up(tf.constant(IDS[:1] + 1), creates=True)
+    second, other = pieces(saveables), table_of(2)
+    assert sum(len(each) for name, each in first.items() if "t/ids" in name) == 40
+    restore(table_saveables(other, "t"), second)
+    assert content(other) == content(table)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"rows": 5}, r"more rows are restored than the 5 .*larger max_rows"),
+        ({"width": 2}, r"output_dim=3\. Build the layer with the width"),
+    ],
+)
+def test_what_does_not_fit_is_not_restored(changed, words):
+    saved = pieces(table_saveables(filled(1)[0], "t"))
+    if width := changed.get("width"):
+        saved = {k: v[:, :width] if "rows" in k else v for k, v in saved.items()}
+    other = table_of(1, rows=changed.get("rows", 50))
+    other.look_up(tf.constant(IDS[:2]), creates=True)
+    before = content(other)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        restore(table_saveables(other, "t"), saved)
+    assert content(other) == before
