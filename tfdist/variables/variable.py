@@ -37,6 +37,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         row_counts: The same, of each row.
         writes_here: How often this process has written it, outside of steps.
         lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        rows_in_use: Returns how many rows ids have, if it belongs to a table that grows.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self.row_counts: Any = None
         self.writes_here = 0
         self.lost: Any = None
+        self.rows_in_use: Callable[[], int] | None = None
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
