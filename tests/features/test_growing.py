@@ -172,10 +172,13 @@ def test_a_full_table_refuses_new_ids_and_loses_nothing(strategy, caplog):
     assert set(kept) < set(IDS)
 
 
-@pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
-def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer):
-    make = getattr(keras.optimizers, optimizer)
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [("Lamb", {}), ("Adafactor", {}), ("AdamW", {}), ("Adagrad", {"use_ema": True})],
+)
+def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer, options):
     with strategy.scope():
-        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), make(), "mse")
+        made = getattr(keras.optimizers, optimizer)(**options)
+        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), made, "mse")
     with pytest.raises(ValueError, match=r"table that grows.*Adagrad"):
         model.fit(drawn(8), np.zeros((8, 1)), verbose=0)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.variables import narrowing
 from tfdist.variables.increment import NotAdditiveError, increment
+from tfdist.variables.reserved_rows import refusal_of
 
 
 class ParameterServerVariable(_tf.CachingVariable):
@@ -101,6 +102,9 @@ class ParameterServerVariable(_tf.CachingVariable):
         # A gradient flows to a trainable variable from the reads under the tape,
         # and the last read may have been outside of it. No tape sees an update.
         rows = self._rows_seen()
+        if rows is None and self.rows_in_use is not None:
+            # As weight decay does: it would take the memory of all rows.
+            raise refusal_of(self.name)
         view = None if self.trainable and rows is None else self._current_view()
         if view is None:
             view = super().read_value() if rows is None else self._v.sparse_read(rows)
