@@ -38,7 +38,8 @@ class Ratings:
         stars: Each rating, 0.5 to 5, float32.
         genres: The genres of each movie, int32, `[num_movies, most genres of a movie]`,
             padded with `NO_GENRE`.
-        num_users: The number of users.
+        user_ids: The id that MovieLens gives each user, int64, `[num_users]`.
+        movie_ids: The same of each movie, `[num_movies]`.
         num_genres: The number of genres.
     """
 
@@ -46,11 +47,17 @@ class Ratings:
     movies: np.ndarray
     stars: np.ndarray
     genres: np.ndarray
-    num_users: int
+    user_ids: np.ndarray
+    movie_ids: np.ndarray
     num_genres: int
 
     def __len__(self) -> int:
         return len(self.stars)
+
+    @property
+    def num_users(self) -> int:
+        """The number of users."""
+        return len(self.user_ids)
 
     @property
     def num_movies(self) -> int:
@@ -191,6 +198,7 @@ def _numbered(
         movies=movie_numbers.astype(np.int32),
         stars=np.asarray(stars, np.float32),
         genres=table,
-        num_users=len(users),
+        user_ids=users.astype(np.int64),
+        movie_ids=movies.astype(np.int64),
         num_genres=len(names),
     )

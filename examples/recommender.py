@@ -13,6 +13,9 @@ table of any size:
 
     python -m launch.local --num_ps=2 --num_workers=2 examples/recommender.py \
         --dataset=zipf --rows=20000000
+
+`--dynamic` looks users and items up by the ids that MovieLens gives them, in tables that
+grow: nobody numbers them first, and an id gets its row when training meets it.
 """
 
 from __future__ import annotations
@@ -82,6 +85,15 @@ flags.DEFINE_integer(
     "Steps per epoch of the endless --dataset=zipf.",
     lower_bound=1,
 )
+flags.DEFINE_boolean(
+    "dynamic", False, "Look up users and items by their raw ids, in tables that grow."
+)
+flags.DEFINE_integer(
+    "max_rows",
+    100_000,
+    "Rows for which --dynamic reserves room, for users and for items each.",
+    lower_bound=1,
+)
 flags.DEFINE_integer("dim", 16, "Length of the rows of the tables.", lower_bound=1)
 flags.DEFINE_integer("epochs", 5, "Passes over the ratings.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 256, "Ratings per step.", lower_bound=1)
@@ -131,8 +143,11 @@ def load_movielens() -> Data:
 
 def batched(ratings: movielens.Ratings, shuffle: bool) -> tf.data.Dataset:
     """Returns ratings in batches, each with the genres of its movie as tags."""
+    users, items = ratings.users, ratings.movies
+    if FLAGS.dynamic:
+        users, items = ratings.user_ids[users], ratings.movie_ids[items]
     genres = ratings.genres[ratings.movies]
-    features = {"user": ratings.users, "item": ratings.movies, "tags": genres}
+    features = {"user": users, "item": items, "tags": genres}
     dataset = tf.data.Dataset.from_tensor_slices((features, ratings.stars))
     if shuffle:
         dataset = dataset.shuffle(len(ratings), seed=FLAGS.seed)
@@ -160,12 +175,13 @@ def build_model(data: Data) -> keras.Model:
     averages of this user and of this item.
     """
     tag_width = data.train.element_spec[0]["tags"].shape[1]
-    user = keras.Input((), dtype="int32", name="user")
-    item = keras.Input((), dtype="int32", name="item")
+    id_dtype = "int64" if FLAGS.dynamic else "int32"
+    user = keras.Input((), dtype=id_dtype, name="user")
+    item = keras.Input((), dtype=id_dtype, name="item")
     tags = keras.Input((tag_width,), dtype="int32", name="tags")
 
-    user_vector = tfdist.Embedding(data.users, FLAGS.dim, name="users")(user)
-    item_vector = tfdist.Embedding(data.items, FLAGS.dim, name="items")(item)
+    users, items = tables_that_grow() if FLAGS.dynamic else tables_of(data)
+    user_vector, item_vector = users(user), items(item)
     item_vector += tfdist.EmbeddingBag(data.tags, FLAGS.dim, name="tags_of_items")(tags)
     both = keras.layers.Concatenate()([user_vector, item_vector])
     mean = keras.initializers.Constant(data.mean_stars)
@@ -173,6 +189,26 @@ def build_model(data: Data) -> keras.Model:
     match = keras.layers.Dot(axes=1)([user_vector, item_vector])
     stars = keras.layers.Add(name="stars")([averages, match])
     return keras.Model({"user": user, "item": item, "tags": tags}, stars)
+
+
+def tables_of(data: Data) -> tuple[keras.layers.Layer, keras.layers.Layer]:
+    """Returns the tables of users and of items, of which there are so many."""
+    return (
+        tfdist.Embedding(data.users, FLAGS.dim, name="users"),
+        tfdist.Embedding(data.items, FLAGS.dim, name="items"),
+    )
+
+
+def tables_that_grow() -> tuple[keras.layers.Layer, keras.layers.Layer]:
+    """Returns the same for any users and items."""
+    room = {"max_rows": FLAGS.max_rows}
+    # With one seed for both, user 7 and movie 7 would begin with the same row.
+    return (
+        tfdist.DynamicEmbedding(FLAGS.dim, **room, seed=2 * FLAGS.seed, name="users"),
+        tfdist.DynamicEmbedding(
+            FLAGS.dim, **room, seed=2 * FLAGS.seed + 1, name="items"
+        ),
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -227,6 +263,8 @@ def main(argv: list[str]) -> None:
     else:
         held = {"this process": bytes_of_variables(model)}
     rich.print(memory_table(before, task_memory.of_tasks(tasks), held))
+    for name in ("users", "items") if FLAGS.dynamic else ():
+        print(rows_in_use(model.get_layer(name)))
     print(f"Trained in {seconds:.1f} s.")
     print(f"RMSE of predicting the mean: {rmse_of_the_mean(data):.4f}")
     print(f"Validation RMSE: {rmse:.4f}")
@@ -245,6 +283,8 @@ def check_flags() -> None:
                 f"--{unused[0]} is for --dataset={dataset}, but --dataset is "
                 f"{FLAGS.dataset}: change one of the two."
             )
+    if FLAGS["max_rows"].present and not FLAGS.dynamic:
+        sys.exit("--max_rows is for tables that grow: add --dynamic, or remove it.")
     if FLAGS.strategy == "one_device":
         if FLAGS.compare:
             sys.exit(
@@ -298,6 +338,15 @@ def rmse_of_the_mean(data: Data) -> float:
     """Returns the error of always predicting the mean of the training ratings."""
     stars = np.concatenate([stars for _, stars in data.validation.as_numpy_iterator()])
     return float(np.sqrt(np.mean((stars - data.mean_stars) ** 2)))
+
+
+def rows_in_use(table: tfdist.DynamicEmbedding) -> str:
+    """Returns a line that says how full a table is."""
+    report = table.report()
+    return (
+        f"Table of {table.name}: {report['rows']:,} of {report['max_rows']:,} rows in "
+        f"use; ids that found no room: {report['refused']:,}"
+    )
 
 
 def bytes_of_variables(model: keras.Model) -> int:

@@ -45,6 +45,7 @@ PARTS = (
     "partitioning",
     "wire_dtype",
     "embeddings",
+    "growing",
     "no_lost_updates",
     "refusals",
 )

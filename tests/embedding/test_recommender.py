@@ -55,6 +55,8 @@ def test_a_folder_is_read_and_numbered(movielens, tmp_path):
     # Action, Horror, Sci-Fi: no movie that is rated is a Western.
     assert ratings.genres.tolist() == [[1, 2], [0, -1]]
     assert (ratings.num_users, ratings.num_movies, ratings.num_genres) == (2, 2, 3)
+    assert list(ratings.user_ids[ratings.users]) == [3, 7, 7]
+    assert list(ratings.movie_ids[ratings.movies]) == [10, 10, 20]
 
 
 def test_a_split_has_every_rating_once_and_is_always_the_same(movielens, tmp_path):
@@ -202,6 +204,7 @@ BAD_FLAGS = {
     "": "--strategy=parameter_server needs a cluster",
     "--strategy=one_device --ratings_dir=none": "none/movies.csv|none/ratings.csv",
     "--rows=0 --dataset=zipf": "rows",
+    "--max_rows=9": "--max_rows is for tables that grow: add --dynamic",
     "--batch_size=0": "batch_size",
     "again": "Only flags are allowed",
 }

@@ -53,9 +53,10 @@ def ratings_dir(tmp_path) -> Path:
     return tmp_path
 
 
-def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
+@pytest.mark.parametrize("tables", [[], ["--dynamic"]], ids=["static", "dynamic"])
+def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir, tables):
     # Small batches: many steps, of which a few are under way.
-    flags = ("--compare", "--epochs=3", "--batch_size=64")
+    flags = ("--compare", "--epochs=3", "--batch_size=64", *tables)
     done = run(tmp_path, f"--ratings_dir={ratings_dir}", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     rmse = float(re.search(r"\] +Validation RMSE: ([\d.]+)", done.stdout)[1])
@@ -66,6 +67,11 @@ def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir):
     # Each worker had its share of the steps, and both ps of the tables.
     assert len(re.findall(r"│ [01]      │ +[1-9][\d,]* │", done.stdout)) == 2
     assert len(re.findall(r"│ [01]  │ (?:users|items)/embeddings", done.stdout)) == 4
+    if tables:
+        # As many rows on the cluster as in the single process, which has no ps.
+        rows = re.findall(r"Table of (\w+: [\d,]+) .*no room: 0$", done.stdout, re.M)
+        assert len(rows) == 4
+        assert len(set(rows)) == 2
 
 
 def test_no_process_holds_a_whole_table(tmp_path):

@@ -85,6 +85,24 @@ def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
         model.get_weights()
 
 
+@pytest.mark.feature("Tables that grow: `placement_report()` has the rows in use")
+def test_the_placement_report_has_the_rows_in_use(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=1_000_000, name="reserved")
+        model = model_of(table, keras.optimizers.Adagrad(0.1))
+
+    def rows():
+        variables = strategy.placement_report().variables
+        return [v.spec.shape[0] for v in variables if table.name in v.spec.name]
+
+    assert rows() == [0] * strategy.num_ps
+    model.fit(drawn(8), np.zeros(8), batch_size=8, verbose=0)
+    of_ps = [each["rows"] for each in table.report()["of_ps"]]
+    assert sum(of_ps) == table.size() > 0
+    # The table, and its accumulator.
+    assert rows() == 2 * of_ps
+
+
 @pytest.mark.feature("Tables that grow: evaluation creates no row")
 def test_evaluation_creates_no_row(strategy):
     with strategy.scope():
@@ -154,11 +172,14 @@ def test_a_full_table_refuses_new_ids_and_loses_nothing(strategy, caplog):
     assert set(kept) < set(IDS)
 
 
-@pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
-def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer):
-    make = getattr(keras.optimizers, optimizer)
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [("Lamb", {}), ("Adafactor", {}), ("AdamW", {}), ("Adagrad", {"use_ema": True})],
+)
+def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer, options):
     with strategy.scope():
-        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), make(), "mse")
+        made = getattr(keras.optimizers, optimizer)(**options)
+        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), made, "mse")
     with pytest.raises(ValueError, match=r"table that grows.*Adagrad"):
         model.fit(drawn(8), np.zeros((8, 1)), verbose=0)
 

@@ -1,5 +1,6 @@
 """Where the variables of a strategy live: decided before, and known once they exist."""
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -115,9 +116,14 @@ class PlacedVariables:
         self._placed.append((weakref.ref(variable), placed))
 
     def report(self) -> tuple[PlacedVariable, ...]:
-        """Returns the variables that still exist, in creation order."""
+        """Returns the variables that still exist, in creation order.
+
+        A table that grows has the rows that ids have: what is reserved takes no memory.
+        """
         return tuple(
-            placed for variable, placed in self._placed if variable() is not None
+            _in_use(variable, placed)
+            for reference, placed in self._placed
+            if (variable := reference()) is not None
         )
 
     def existing(self) -> list[tuple[ParameterServerVariable, str]]:
@@ -140,3 +146,14 @@ class PlacedVariables:
             id(variable.handle): (variable, name) for variable, name in self.existing()
         }
         return [known[id(each)] for each in handles if id(each) in known]
+
+
+def _in_use(
+    variable: ParameterServerVariable, placed: PlacedVariable
+) -> PlacedVariable:
+    if variable.rows_in_use is None:
+        return placed
+    shape = (variable.rows_in_use(), *placed.spec.shape[1:])
+    return dataclasses.replace(
+        placed, spec=dataclasses.replace(placed.spec, shape=shape)
+    )

@@ -13,18 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfdist._refusal import RefusalError
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
 from tfdist.variables.layout import Layout
+from tfdist.variables.reserved_rows import refusal_of
 from tfdist.variables.saveable import saveables
 from tfdist.variables.shard_changes import ShardChanges
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
-
-
-class ReservedRowsError(RefusalError):
-    """A table that grows was read or written whole."""
 
 
 class PartitionedVariable:
@@ -261,13 +257,7 @@ class PartitionedVariable:
 
     def _check_is_not_reserved(self) -> None:
         if self.growth is not None:
-            raise ReservedRowsError(
-                f"{self.name} is a table that grows: its rows are reserved, and are read "
-                "and written by the ids that have them. For its values, use the layer's "
-                "export(), lookup() and upsert(). An optimizer or an option that reads "
-                "a whole weight (Lamb, Muon, Adafactor, weight decay, use_ema, clipnorm, "
-                "a constraint, LoRA) cannot train it: use Adagrad, SGD or Adam"
-            )
+            raise refusal_of(self.name)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None

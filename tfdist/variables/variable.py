@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.variables import narrowing
 from tfdist.variables.increment import NotAdditiveError, increment
+from tfdist.variables.reserved_rows import refusal_of
 
 
 class ParameterServerVariable(_tf.CachingVariable):
@@ -37,6 +38,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         row_counts: The same, of each row.
         writes_here: How often this process has written it, outside of steps.
         lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        rows_in_use: Returns how many rows ids have, if it belongs to a table that grows.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         self.row_counts: Any = None
         self.writes_here = 0
         self.lost: Any = None
+        self.rows_in_use: Callable[[], int] | None = None
 
     def _rows_seen(self) -> tf.Tensor | None:
         return narrowing.rows_seen(self, self._beside)
@@ -99,6 +102,9 @@ class ParameterServerVariable(_tf.CachingVariable):
         # A gradient flows to a trainable variable from the reads under the tape,
         # and the last read may have been outside of it. No tape sees an update.
         rows = self._rows_seen()
+        if rows is None and self.rows_in_use is not None:
+            # As weight decay does: it would take the memory of all rows.
+            raise refusal_of(self.name)
         view = None if self.trainable and rows is None else self._current_view()
         if view is None:
             view = super().read_value() if rows is None else self._v.sparse_read(rows)

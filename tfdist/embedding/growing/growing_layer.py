@@ -344,7 +344,12 @@ class GrowingLayer(keras.layers.Layer):
 
 def _check_strategy(strategy: Any, num_ps: int) -> None:
     is_on_ps = hasattr(strategy, "num_ps")
-    if not is_on_ps and strategy.num_replicas_in_sync > 1:
+    # A strategy with a driver of its own trains a model in each of several processes, even
+    # if it counts as one replica, as LocalUpdateStrategy does.
+    is_one_of_many = strategy.num_replicas_in_sync > 1 or hasattr(
+        strategy, "fit_driver"
+    )
+    if not is_on_ps and is_one_of_many:
         raise RefusalError(
             "a table that grows lives on parameter servers, or in one process; under "
             f"{type(strategy).__name__}, each replica would give ids other rows. Use "

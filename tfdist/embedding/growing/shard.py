@@ -276,6 +276,10 @@ class Shard:
         """Returns how many rows were ever used, that of absent ids included."""
         return self._state.read()[_USED]
 
+    def size(self) -> int:
+        """Returns how many ids have a row."""
+        return self.state()["rows"]
+
     def state(self) -> dict[str, int]:
         """Returns how many ids have a row, were created, refused and removed."""
         _, _, created, refused, removed = self._state.read().numpy().tolist()

@@ -86,6 +86,8 @@ class GrowingTable:
         for part in self.parts:
             with tf.init_scope(), tf.device(_device_of(part)):
                 _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
+        if is_split:
+            self._tell_rows_in_use(self.parts)
 
     def _writes(self, index: int) -> Any:
         def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
@@ -114,6 +116,7 @@ class GrowingTable:
         """Has each row that is created from now on begin with a row of the slot, too."""
         self.slots.append(Slot(slot.shards, initializer.first))
         slot.growth = self
+        self._tell_rows_in_use(slot.shards)
         for shard, part in zip(self.shards, slot.shards, strict=True):
             with tf.init_scope():
                 _fill_rows(part, tf.range(shard.used()), initializer.first)
@@ -175,6 +178,11 @@ class GrowingTable:
             with _at(_device_of(slot.shards[index])):
                 values = tf.constant(rows[mine], slot.dtype)
                 _set_rows(slot.shards[index], numbers, values)
+
+    def _tell_rows_in_use(self, parts: Sequence[Any]) -> None:
+        """Has reports of placement count rows that ids have, not those reserved."""
+        for shard, part in zip(self.shards, parts, strict=True):
+            part.rows_in_use = shard.size
 
     def saveables(self, variable: Any, name: str) -> list[Any]:
         """Returns what saves and restores the table, or a slot of it."""
