@@ -5,12 +5,14 @@ import importlib.util
 import re
 from collections import defaultdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOTS = {
     name: Path(importlib.util.find_spec(name).origin).parent
     for name in ("tf_config", "launch", "tfdist")
 }
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PICTURE = PAGE.with_name("architecture-packages.svg")
 
 
 def modules():
@@ -91,3 +93,19 @@ def test_the_page_draws_the_arrows():
         if is_package(name) and name not in ROOTS.keys() - {"tf_config"}
     }
     assert drawn() == found
+
+
+def test_the_picture_has_each_package_above_what_it_imports():
+    height = {
+        each.get("id"): float(each.get("y"))
+        for each in ElementTree.parse(PICTURE).iter()
+        if each.get("id") in {"launch", "tfdist._tf"} | drawn().keys()
+    }
+    assert height.keys() - {"launch", "tfdist._tf"} == drawn().keys()
+    upwards = {
+        (name, other)
+        for name, others in drawn().items()
+        for other in others
+        if height[name] >= height[other]
+    }
+    assert upwards == set()
