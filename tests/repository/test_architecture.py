@@ -177,6 +177,7 @@ def test_the_public_names():
         "EmbeddingBag",
         "Every",
         "EvictRare",
+        "EvictRows",
         "EvictSmall",
         "EvictUnseen",
         "ExchangeReport",

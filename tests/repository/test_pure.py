@@ -41,6 +41,7 @@ PURE = {
         "transformations",
     ],
     "embedding": ["cost"],
+    "embedding.growing": ["admission", "chain", "eviction"],
     "federated": ["*"],
     "federated.flower": ["array_layout", "client_numbers"],
     "graph": ["*"],
