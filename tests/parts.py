@@ -112,6 +112,10 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "features/test_files_of_the_chief": (
         "test_the_chief_reads_the_others[of_the_chief_alone]",
     ),
+    "features/test_growing": (
+        "test_a_table_is_restored_with_its_slots",
+        "test_an_id_gets_one_row_and_no_gradient_is_lost[10]",
+    ),
     "features/test_layers": (
         "test_batch_normalization_learns_its_statistics",
         "test_layer[Conv2D]",
