@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def speed(part: str, values: flags.FlagValues) -> dict[str, Any]:
 
 def alone(function: str, *arguments: int) -> Any:
     """Calls a function of growing_tables.py in a process, as a chief has one cluster."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_call, (function, arguments))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(_call, function, arguments).result()
 
 
 def _call(function: str, arguments: Sequence[int]) -> Any:
