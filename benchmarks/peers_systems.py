@@ -284,6 +284,8 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "tfdist-arrays": _tfdist(steps=1, arrays=True),
     "tfdist-arrays-x10": _tfdist(steps=10, arrays=True),
     "tfdist-bfloat16": _tfdist(steps=10, wire_dtype="bfloat16"),
+    "tfdist-growing-x10": _tfdist(steps=10, growing=True),
+    "tfdist-growing-new-x10": _tfdist(steps=10, growing=True, new_ids=0.1),
     "tfdist-every5": _tfdist(steps=100, every=5),
     "tfdist-every10": _tfdist(steps=100, every=10),
     "tfdist-every13": _tfdist(steps=130, every=13),

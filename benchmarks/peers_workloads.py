@@ -10,7 +10,7 @@ class Workload:
 
     Attributes:
         model: `mlp`, `cnn`, `deep` or `recommender`.
-        optimizer: `sgd` or `adam`.
+        optimizer: `sgd`, `adam` or `adagrad`.
         learning_rate: Of the optimizer.
         batch_size: Examples per step.
         systems: The contenders that can train it; empty for all of them.
@@ -54,8 +54,9 @@ def limit(link: str, num_ps: int, num_workers: int, weights: int) -> float:
     return bits / 8 * min(num_ps, num_workers) / weights
 
 
+_GROWING = ("tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10")
 _ON_ROWS = (
-    *("paddle", "tfdist-x1", "tfdist-x10", "tfdist-x100"),
+    *("paddle", "tfdist-x1", "tfdist-x100", *_GROWING),
     *("tfdist-every5", "tfdist-every10", "keras-x1", "keras-x100"),
 )
 _TFDIST = ("tfdist-x1", "tfdist-x10", "tfdist-bfloat16", "keras-x1")
@@ -66,5 +67,6 @@ WORKLOADS = {
     "cnn-adam": Workload("cnn", "adam", 1e-3),
     "deep-sgd": Workload("deep", "sgd", 0.01, 16, _TFDIST, 10),
     "recommender": Workload("recommender", "sgd", 0.1, 512, _ON_ROWS),
+    "recommender-adagrad": Workload("recommender", "adagrad", 0.01, 512, _GROWING),
 }
 """By the name that `--workloads` takes."""

@@ -10,6 +10,8 @@ from peer_programs.control import Task
 from peer_programs.data import Score, shuffled_batches
 
 ROWS, WIDTH, TAGS = 1_000_000, 16, 20
+# For how many a table that grows has room.
+MAX_ROWS = 20 * ROWS
 # Rows begin between minus and plus this number.
 INITIAL_RANGE = 0.05
 _TRAIN, _TEST = 100 * 512, 10 * 512

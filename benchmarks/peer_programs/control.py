@@ -29,7 +29,7 @@ class Task:
         workers: The address of each worker.
         data: An .npz file that `data.py` reads.
         model: `mlp`, `cnn` or `recommender`.
-        optimizer: `sgd` or `adam`.
+        optimizer: `sgd`, `adam` or `adagrad`.
         batch_size: Examples per step.
         learning_rate: Of the optimizer.
         socket: The file descriptor of its connection with peers.py; None if it has none.

@@ -61,31 +61,54 @@ def _layers(keras: Any, model: str) -> list[Any]:
     ]
 
 
-def _recommender(keras: Any) -> Any:
-    from peer_programs.clicks import INITIAL_RANGE, ROWS, TAGS, WIDTH
+def _recommender(keras: Any, growing: bool) -> Any:
+    from peer_programs.clicks import INITIAL_RANGE, MAX_ROWS, ROWS, TAGS, WIDTH
 
     import tfdist
 
     initial = keras.initializers.RandomUniform(-INITIAL_RANGE, INITIAL_RANGE)
-    table = {"embeddings_initializer": initial}
+    options = {"embeddings_initializer": initial}
     user, tags = (keras.Input(shape, dtype="int64") for shape in ((), (TAGS,)))
-    rows = [
-        tfdist.Embedding(ROWS, WIDTH, **table)(user),
-        tfdist.EmbeddingBag(ROWS, WIDTH, "mean", **table)(tags),
-    ]
-    hidden = keras.layers.Dense(64, activation="relu")(keras.ops.concatenate(rows, 1))
+    if growing:
+        options["max_rows"] = MAX_ROWS
+        of_users = tfdist.DynamicEmbedding(WIDTH, **options)
+        of_tags = tfdist.DynamicEmbeddingBag(WIDTH, "mean", **options)
+    else:
+        of_users = tfdist.Embedding(ROWS, WIDTH, **options)
+        of_tags = tfdist.EmbeddingBag(ROWS, WIDTH, "mean", **options)
+    rows = keras.ops.concatenate([of_users(user), of_tags(tags)], 1)
+    hidden = keras.layers.Dense(64, activation="relu")(rows)
+    if growing:
+        for table in (of_users, of_tags):
+            _give_all_a_row(table, ROWS)
     return keras.Model([user, tags], keras.layers.Dense(1)(hidden))
+
+
+def _give_all_a_row(table: Any, rows: int) -> None:
+    """Creates as many rows as a table that does not grow has from the start."""
+    random = np.random.default_rng(1)
+    initial = table.embeddings_initializer
+    for ids in np.array_split(np.arange(rows), 10):
+        shape = len(ids), table.output_dim
+        values = random.uniform(initial.minval, initial.maxval, shape)
+        table.upsert(ids, np.float32(values))
 
 
 def _model(keras: Any, task: Task) -> Any:
     losses = keras.losses
     if task.model == "recommender":
-        model, loss = _recommender(keras), losses.BinaryCrossentropy(from_logits=True)
+        model = _recommender(keras, task.options.get("growing", False))
+        loss = losses.BinaryCrossentropy(from_logits=True)
     else:
         layers = [*_layers(keras, task.model), keras.layers.Dense(10)]
         model = keras.Sequential(layers)
         loss = losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
+    optimizers = keras.optimizers
+    optimizer = {
+        "sgd": optimizers.SGD,
+        "adam": optimizers.Adam,
+        "adagrad": optimizers.Adagrad,
+    }
     model.compile(
         optimizer=optimizer[task.optimizer](task.learning_rate),
         loss=loss,
@@ -105,7 +128,18 @@ def _model(keras: Any, task: Task) -> Any:
 def _pipeline(task: Task) -> tf.data.Dataset:
     *inputs, labels = data_of(task).batches()
     batches = tf.data.Dataset.from_tensor_slices((_one_or_all(inputs), labels))
-    return batches.repeat().prefetch(2)
+    batches = batches.repeat()
+    if share := task.options.get("new_ids"):
+        batches = batches.map(
+            lambda ids, labels: (tuple(_some_new(each, share) for each in ids), labels)
+        )
+    return batches.prefetch(2)
+
+
+def _some_new(ids: tf.Tensor, share: float) -> tf.Tensor:
+    """Replaces a share of the ids by some that nobody has seen."""
+    new = tf.random.uniform(tf.shape(ids), maxval=tf.int64.max, dtype=tf.int64)
+    return tf.where(tf.random.uniform(tf.shape(ids)) < share, new, ids)
 
 
 def _one_or_all(inputs: Sequence[Any]) -> Any:

@@ -26,7 +26,8 @@ def benchmark(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "subject", ["all_reduce", "chaos", "embedding", "local_updates", "peers"]
+    "subject",
+    ["all_reduce", "chaos", "embedding", "growing", "local_updates", "peers"],
 )
 def test_the_page_has_what_was_measured(benchmark, subject):
     assert benchmark(f"{subject}_report").main(["--check"]) == 0

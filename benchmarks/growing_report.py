@@ -1,0 +1,234 @@
+"""Tables of the results of growing.py: pure functions of its JSON.
+
+    python benchmarks/growing_report.py           # into docs/embeddings.md
+    python benchmarks/growing_report.py --check   # exits with status 1 if they differ
+
+No number there is typed by hand.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pages
+from peers_results import Measured, cpu, rate
+from turns import Spread
+
+STATIC, WARM, NEW = "tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10"
+PADDLE = "paddle"
+_NAMES = {
+    STATIC: "`tfdist.Embedding`",
+    WARM: "`tfdist.DynamicEmbedding`",
+    NEW: "the same, 10% new ids",
+    PADDLE: "Paddle `sparse_embedding`",
+}
+_OPTIMIZERS = {"sgd": "SGD", "adagrad": "Adagrad"}
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was to be reached.
+
+    Attributes:
+        what: A ratio or a number.
+        found: Returns its spread.
+        bound: What it is to reach.
+        is_least: Whether more is better.
+        parts: What has to be measured.
+    """
+
+    what: str
+    found: Callable[[dict[str, Any]], Spread]
+    bound: float
+    is_least: bool
+    parts: tuple[str, ...]
+
+    def row(self, done: dict[str, Any]) -> list[str]:
+        """Returns its row of the table."""
+        found = self.found(done)
+        reached = (
+            found.median >= self.bound if self.is_least else found.median <= self.bound
+        )
+        sign = "at least" if self.is_least else "at most"
+        verdict = "reached" if reached else "missed"
+        return [self.what, str(found), f"{sign} {self.bound:g}", verdict]
+
+
+def _rates(part: str, contender: str, other: str) -> Callable[[Any], Spread]:
+    return lambda done: _measured(done, part).ratio(contender, other, rate)
+
+
+TARGETS = (
+    Target(
+        "steps/s with SGD, rows there, of `tfdist.Embedding`",
+        _rates("sgd", WARM, STATIC),
+        0.9,
+        True,
+        ("sgd",),
+    ),
+    Target(
+        "steps/s with Adagrad, rows there, of `tfdist.Embedding`",
+        _rates("adagrad", WARM, STATIC),
+        0.9,
+        True,
+        ("adagrad",),
+    ),
+    Target(
+        "steps/s with SGD, 10% new ids, of rows there",
+        _rates("sgd", NEW, WARM),
+        0.6,
+        True,
+        ("sgd",),
+    ),
+    Target(
+        "steps/s with Adagrad, 10% new ids, of rows there",
+        _rates("adagrad", NEW, WARM),
+        0.6,
+        True,
+        ("adagrad",),
+    ),
+    Target(
+        "steps/s with SGD, of Paddle's",
+        _rates("sgd", WARM, PADDLE),
+        1.3,
+        True,
+        ("sgd",),
+    ),
+    Target(
+        "bytes per row beyond values and slots",
+        lambda done: Spread.of(map(_beyond, done["memory"]["found"])),
+        80,
+        False,
+        ("memory",),
+    ),
+    Target(
+        "seconds of a full checkpoint, of `tfdist.Embedding`'s",
+        lambda done: _of_checkpoints(done, "save"),
+        1.2,
+        False,
+        ("checkpoints",),
+    ),
+)
+
+
+def markdown(done: dict[str, Any]) -> str:
+    """Returns the tables of the measured parts, in Markdown."""
+    reached = [
+        target.row(done) for target in TARGETS if all(p in done for p in target.parts)
+    ]
+    tables = [pages.table(["what", "median (min to max)", "target", ""], reached)]
+    tables += [_speed_table(done, part) for part in _OPTIMIZERS if part in done]
+    if "memory" in done:
+        tables.append(_memory_text(done["memory"]["found"]))
+    if "checkpoints" in done:
+        tables.append(_checkpoint_table(done))
+    about = done["environment"]
+    commands = [
+        f"    {done[part]['command']}\n"
+        for part in (*_OPTIMIZERS, "memory", "checkpoints")
+        if part in done
+    ]
+    tables.append(
+        f"Python {about['python']}, TensorFlow {about['tensorflow']}, Keras "
+        f"{about['keras']}, {about['cores']} cores.\n\n"
+        + "".join(dict.fromkeys(commands))
+    )
+    return "\n".join(tables)
+
+
+def _measured(done: dict[str, Any], part: str) -> Measured:
+    return Measured.from_dict(done[part]["found"])
+
+
+def _speed_table(done: dict[str, Any], part: str) -> str:
+    measured = _measured(done, part)
+    rows = []
+    for name in measured.contenders:
+        loss = measured.loss(name)
+        rows.append(
+            [
+                _NAMES[name],
+                f"{measured.spread(name, rate):,.0f}",
+                str(measured.ratio(name, STATIC, rate)),
+                f"{measured.spread(name, cpu):.1f}",
+                f"{measured.spread(name, lambda r: r.kilobytes):,.0f}",
+                # New ids are noise: nothing can be learnt from them.
+                "" if name == NEW or loss is None else f"{loss:.3f}",
+            ]
+        )
+    steps = measured.learnt[0].steps
+    rounds = 1 + max(each.index for each in measured.rounds)
+    return (
+        f"The recommender of [peers](peers.md) under {_OPTIMIZERS[part]}, 2 ps and 2 "
+        f"workers, 10 steps per call, tables of a million rows: medians (minimum to "
+        f"maximum) of {rounds} rounds, and the loss after {steps:,} steps.\n\n"
+        + pages.table(
+            [
+                "table",
+                "steps/s",
+                "of `tfdist.Embedding`",
+                "CPU ms per step",
+                "kB per step",
+                "loss",
+            ],
+            rows,
+        )
+    )
+
+
+def _beyond(found: dict[str, Any]) -> float:
+    """Returns the bytes per row beyond its values and slots."""
+    last = found["read"][-1]
+    return float(last["resident"] / last["rows"] - _values(found))
+
+
+def _values(found: dict[str, Any]) -> int:
+    return int(_FLOAT * found["width"] * (1 + found["slots"]))
+
+
+def _memory_text(found: Sequence[dict[str, Any]]) -> str:
+    last = found[0]["read"][-1]
+    each = Spread.of(each["read"][-1]["resident"] / last["rows"] for each in found)
+    return (
+        f"The ps grew by {each:.0f} bytes for each of {last['rows']:,} rows that training "
+        f"created under Adagrad, of which {_values(found[0])} are the {found[0]['width']} "
+        f"values and their slots (median, minimum to maximum, of {len(found)} clusters).\n"
+    )
+
+
+def _of_checkpoints(done: dict[str, Any], what: str) -> Spread:
+    found = done["checkpoints"]["found"]
+    ours, theirs = ([turn[what] for turn in found[n]] for n in ("growing", "static"))
+    return Spread.of_ratios(ours, theirs)
+
+
+def _checkpoint_table(done: dict[str, Any]) -> str:
+    found = done["checkpoints"]["found"]
+    rows = [
+        [
+            _NAMES[name],
+            str(Spread.of(turn["save"] for turn in found[kind])),
+            str(Spread.of(turn["restore"] for turn in found[kind])),
+            f"{found[kind][-1]['bytes'] / 1e6:,.0f}",
+        ]
+        for kind, name in (("static", STATIC), ("growing", WARM))
+    ]
+    return (
+        f"A full checkpoint of {found['rows']:,} rows of 16 and Adagrad's slots, on 2 ps: "
+        f"{len(found['static'])} rounds. Restoring takes {_of_checkpoints(done, 'restore')} "
+        "times as long.\n\n"
+        + pages.table(["table", "save, s", "restore, s", "MB"], rows)
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the document, or checks it; returns the exit status."""
+    tables = markdown(pages.measured("growing"))
+    page = pages.DOCS / "embeddings.md"
+    return pages.publish(page, {"growing": f"\n{tables}\n"}, "--check" in argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
