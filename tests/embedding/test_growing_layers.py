@@ -15,13 +15,15 @@ FIRST = rows_by(keras.initializers.RandomUniform(), WIDTH, 0, "float32")
 
 
 def layer_of(**options):
-    layer = tfdist.DynamicEmbedding(WIDTH, **{"max_rows": 50, **options})
+    layer = tfdist.DynamicEmbedding(WIDTH, **{"max_rows": 50, "seed": 0, **options})
     layer.build()
     return layer
 
 
 def bag_of(combiner="mean", **options):
-    layer = tfdist.DynamicEmbeddingBag(WIDTH, combiner, **{"max_rows": 50, **options})
+    layer = tfdist.DynamicEmbeddingBag(
+        WIDTH, combiner, **{"max_rows": 50, "seed": 0, **options}
+    )
     layer.build()
     return layer
 
@@ -192,7 +194,7 @@ def test_ids_of_another_type_are_refused(options, ids, words):
         ({"max_rows": 1e6}, "whole number; received 1000000.0"),
         ({"output_dim": -1}, "output_dim must be .*; received -1"),
         ({"key_dtype": "int32"}, "int64 or string; received 'int32'"),
-        ({"seed": 0.5}, "seed is a whole number; received 0.5"),
+        ({"seed": 0.5}, "seed is a whole number or None; received 0.5"),
         ({"combiner": "max"}, "one of mean, sqrtn, sum; received 'max'"),
         ({"padding": 0.5}, "a whole number such as -1; received 0.5"),
     ],
@@ -330,12 +332,13 @@ def test_it_trains_as_a_table_that_has_all_rows(optimizer):
     )
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "muon", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor", "Ftrl"])
 def test_rows_that_nobody_has_yet_do_not_reach_an_optimizer(optimizer):
     losses = []
     for max_rows in (20, 500):
         keras.utils.set_random_seed(0)
-        model = model_of(layer_of(max_rows=max_rows), optimizer)
+        make = getattr(keras.optimizers, optimizer)
+        model = model_of(layer_of(max_rows=max_rows), make())
         history = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
         losses.append(history.history["loss"])
     assert np.isfinite(losses).all()

@@ -43,7 +43,7 @@ def test_an_id_gets_one_row_and_no_gradient_is_lost(
     strategy, until_both_ran, steps_per_execution
 ):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=1000)
+        table = tfdist.DynamicEmbedding(DIM, max_rows=1000, seed=0)
         model = model_of(
             table, keras.optimizers.SGD(RATE), steps_per_execution=steps_per_execution
         )
@@ -143,7 +143,7 @@ def test_rows_come_and_go(strategy):
 
 def test_a_row_that_another_id_had_begins_anew(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps)
+        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps, seed=0)
         model = model_of(table, keras.optimizers.Adagrad(0.5))
     x = np.tile(IDS[:1], (8, SIZE))
 

@@ -1,6 +1,7 @@
 """What layers have in common whose tables grow: arguments, and what is done to a table."""
 
 import logging
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,15 +60,19 @@ class GrowingLayer(keras.layers.Layer):
         admission: Admission = None,
         eviction: Eviction | Sequence[Eviction] | None = None,
         follow: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         checks.positive(output_dim=output_dim, max_rows=max_rows)
         if key_dtype not in ("int64", "string"):
             raise ValueError(f"key_dtype is int64 or string; received {key_dtype!r}")
+        if seed is None:
+            # As Keras draws those of its initializers: `set_random_seed` repeats it, and
+            # two tables have other rows for the same ids.
+            seed = random.randint(1, 10**9)
         if not isinstance(seed, int):
-            raise ValueError(f"seed is a whole number; received {seed!r}")
+            raise ValueError(f"seed is a whole number or None; received {seed!r}")
         self.output_dim = output_dim
         self.max_rows = max_rows
         self.key_dtype = key_dtype

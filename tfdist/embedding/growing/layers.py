@@ -50,7 +50,8 @@ class DynamicEmbedding(GrowingLayer):
             which rows `evict()` gives up.
         follow: Whether it is known of each row when it was last looked up, which
             `DeltaExport` needs. With `EvictUnseen` or `EvictRare` it is.
-        seed: What rows begin with depends on it.
+        seed: What rows begin with depends on it; None to draw one, as
+            `keras.utils.set_random_seed` says.
         **kwargs: Those of `keras.layers.Layer`.
 
     Raises:
