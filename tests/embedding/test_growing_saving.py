@@ -200,9 +200,12 @@ def wrapped():
 
 
 class Holder(layers.Layer):
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **options):
+        super().__init__(**options)
         self.table = tfdist.DynamicEmbedding(WIDTH, max_rows=30)
+
+    def build(self, shape):
+        self.table.build()
 
     def call(self, x, training=False):
         return self.table(x, training=training)

@@ -20,43 +20,19 @@ from tfdist.embedding.growing.hashing import bounds_of
 from tfdist.embedding.growing.shard import Shard, set_rows
 
 
-def order_of(shard: Shard, index: int, num_shards: int) -> Callable[[], Any]:
-    """Returns what puts a shard's rows in order: once for a table and all of its slots.
-
-    Args:
-        shard: The rows of one ps.
-        index: Of the ps.
-        num_shards: How many ps there are.
-    """
-    first, end = bounds_of(index, num_shards)
-    once = _once_per_graph(lambda: shard.in_order(first, end))
-
-    def in_order() -> Any:
-        # A graph is that of one save; eagerly, the rows may have changed since the last.
-        return shard.in_order(first, end) if tf.executing_eagerly() else once()
-
-    return in_order
-
-
 def table_saveables(table: Any, name: str) -> list[Any]:
     """Returns what saves and restores a table, one for each ps."""
-    return _saveables(table, table.parts, name, with_ids=True)
+    return [
+        _Saveable(shard, index, len(table.shards), name, table.parts[index], True)
+        for index, shard in enumerate(table.shards)
+    ]
 
 
 def slot_saveables(table: Any, slot_shards: Sequence[Any], name: str) -> list[Any]:
     """Returns what saves and restores a slot of a table, one for each ps."""
-    return _saveables(table, slot_shards, name, with_ids=False)
-
-
-def _saveables(
-    table: Any, parts: Sequence[Any], name: str, with_ids: bool
-) -> list[Any]:
-    count = len(table.shards)
     return [
-        _Saveable(shard, in_order, index, count, name, part, with_ids)
-        for index, (shard, in_order, part) in enumerate(
-            zip(table.shards, table.orders, parts, strict=True)
-        )
+        _Saveable(shard, index, len(table.shards), name, slot_shards[index], False)
+        for index, shard in enumerate(table.shards)
     ]
 
 
@@ -66,7 +42,6 @@ class _Saveable(_tf.SaveableObject):
     def __init__(
         self,
         shard: Shard,
-        in_order: Callable[[], Sequence[tf.Tensor]],
         index: int,
         num_shards: int,
         name: str,
@@ -74,7 +49,6 @@ class _Saveable(_tf.SaveableObject):
         with_ids: bool,
     ) -> None:
         self._shard, self._part, self._with_ids = shard, part, with_ids
-        self._in_order = in_order
         self._name = name
         first, end = bounds_of(index, num_shards)
         pieces = _Pieces(lambda: self._tensors(first, end))
@@ -108,7 +82,7 @@ class _Saveable(_tf.SaveableObject):
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
-            ids, rows, sizes = self._in_order()
+            ids, rows, sizes = self._shard.in_order(first, end)
             values = tf.raw_ops.ResourceGather(
                 resource=self._part.handle, indices=rows, dtype=self._part.dtype
             )

@@ -83,10 +83,6 @@ class GrowingTable:
             )
             for i, part in enumerate(self.parts)
         ]
-        self.orders = [
-            saving.order_of(shard, i, len(self.shards))
-            for i, shard in enumerate(self.shards)
-        ]
         for part in self.parts:
             with tf.init_scope(), tf.device(_device_of(part)):
                 _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
