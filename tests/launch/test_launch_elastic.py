@@ -185,11 +185,18 @@ if not again.exists():
     again.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
-AS_OTHERS_DO = """
-import pathlib
-while not pathlib.Path("again").exists():
+UNTIL_IT_IS_BACK = """
+os.symlink(f"/proc/{os.getpid()}", name)
+while not os.path.exists("back"):
     time.sleep(0.01)
-pathlib.Path(name).touch()
+"""
+# The link leads nowhere once a process has ended and the supervisor knows its status.
+AFTER_THE_OTHERS = """
+open("back", "w")
+for other in ("worker:0", "worker:1"):
+    while not os.path.islink(other) or os.path.exists(other):
+        time.sleep(0.01)
+raise SystemExit(3)
 """
 
 
@@ -209,11 +216,10 @@ def test_without_ps_a_killed_worker_is_started_again(launcher, lost):
 
 
 def test_without_ps_a_worker_that_comes_back_too_late_does_not_fail_the_job(launcher):
-    late = "while not os.path.exists('worker:0'): time.sleep(0.01)"
     script = of_each(
-        worker_0=AS_OTHERS_DO,
-        worker_1=AS_OTHERS_DO,
-        worker_2=f"{KILLED_ONCE}\n{late}\ntime.sleep(1)\nraise SystemExit(3)",
+        worker_0=UNTIL_IT_IS_BACK,
+        worker_1=UNTIL_IT_IS_BACK,
+        worker_2=f"{KILLED_ONCE}\n{AFTER_THE_OTHERS}",
     )
     status, _, errors = launcher.run(
         *("--num_ps=0", "--num_workers=3", "--min_workers=2"), launcher.script(script)
