@@ -10,10 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "feature_programs" / "own_process.py"
+BESIDE = PROGRAM.with_name("beside_own_process.py")
+ELSEWHERE = ROOT / "tests" / "repository" / "test_parts.py"
 TIMEOUT = 250.0  # seconds
 
 
-def run(*options):
+def run(*options, tests=(PROGRAM,)):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA"]
     command += [
         "-p",
@@ -25,7 +27,7 @@ def run(*options):
         f"--rootdir={ROOT}",
     ]
     done = subprocess.run(
-        [*command, *options, PROGRAM],
+        [*command, *options, *tests],
         env={**os.environ, "OF_THE_FIRST_PROCESS": "1"},
         capture_output=True,
         text=True,
@@ -62,3 +64,10 @@ def test_a_process_that_exits_is_named_with_its_last_words(output):
 def test_only_selected_tests_run():
     output = run("-k", "test_passes or test_is_skipped")
     assert "1 passed, 1 skipped, 4 deselected" in output
+
+
+def test_the_tests_before_and_after_may_be_in_different_folders():
+    elsewhere = f"{ELSEWHERE}::test_what_is_left_out_exists"
+    output = run(tests=(BESIDE, f"{PROGRAM}::test_passes", elsewhere))
+    assert "3 passed" in output, output
+    assert "error" not in output, output

@@ -58,6 +58,9 @@ class OwnProcesses:
         for report in self._reports(item):
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        # The test before left standing what it shares with this one, as its folder, and the
+        # next one may be elsewhere.
+        item.session._setupstate.teardown_exact(nextitem)
         if self._child and (nextitem is None or nextitem.path != item.path):
             self._child.close()
             self._child = None
