@@ -36,8 +36,8 @@ from tfdist.embedding.aggregated_lookup import LookupBytesCounter as LookupBytes
 from tfdist.embedding.cost import LookupBytes as LookupBytes
 from tfdist.embedding.growing.admission import CountFilter as CountFilter
 from tfdist.embedding.growing.admission import ProbabilityFilter as ProbabilityFilter
+from tfdist.embedding.growing.chain import read_export as read_export
 from tfdist.embedding.growing.delta_export import DeltaExport as DeltaExport
-from tfdist.embedding.growing.delta_export import read_export as read_export
 from tfdist.embedding.growing.evict_rows import EvictRows as EvictRows
 from tfdist.embedding.growing.eviction import EvictRare as EvictRare
 from tfdist.embedding.growing.eviction import EvictSmall as EvictSmall

@@ -5,10 +5,13 @@ training has touched since its parent, and the ids that have lost theirs. Pure.
 """
 
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 MANIFEST = "manifest.json"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -107,6 +110,34 @@ def superfluous(exports: Mapping[int, Export], keep: int) -> list[Export]:
     return [each for number, each in sorted(exports.items()) if number not in needed]
 
 
-def is_full_due(chain: Iterable[Export], longest: int) -> bool:
-    """Whether the next export is a full one: the chain is as long as it may be."""
-    return len(list(chain)) >= longest
+def read_export(
+    directory: str | os.PathLike[str], number: int | None = None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the ids and rows of an export with all that it builds on, by layer.
+
+    It needs NumPy alone, and the memory of all rows.
+
+    Args:
+        directory: That of a `DeltaExport`.
+        number: Of the export; None for the newest.
+
+    Raises:
+        ValueError: If it is not there, or one that it builds on is not.
+    """
+    there = written(Path(directory))
+    number = max(there, default=1) if number is None else number
+    found: dict[str, dict[int, np.ndarray]] = {}
+    for export in chain_to(number, there):
+        folder = Path(directory) / export.folder
+        for path, about in export.tables.items():
+            rows = found.setdefault(path, {})
+            with np.load(folder / f"{about['index']}-removed.npz") as file:
+                for each in file["ids"].tolist():
+                    rows.pop(each, None)
+            for name in folder.glob(f"{about['index']}-[0-9]*.npz"):
+                with np.load(name) as file:
+                    rows.update(zip(file["ids"].tolist(), file["rows"], strict=True))
+    return {
+        path: (np.array(list(rows), np.int64), np.array(list(rows.values())))
+        for path, rows in found.items()
+    }

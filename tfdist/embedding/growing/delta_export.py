@@ -94,7 +94,7 @@ class DeltaExport(keras.callbacks.Callback):
         there = chain.written(self._directory)
         parent = self._parent
         if parent is not None:
-            is_long = chain.is_full_due(chain.chain_to(parent, there), self._longest)
+            is_long = len(chain.chain_to(parent, there)) >= self._longest
             parent = None if is_long else parent
         now = {path: layer.table.now() for path, layer in self._tables().items()}
         number = max(there, default=0) + 1
@@ -125,36 +125,3 @@ class DeltaExport(keras.callbacks.Callback):
     def _tables(self) -> dict[str, GrowingLayer]:
         layers = _tf.flatten_layers(self.model)
         return {each.path: each for each in layers if isinstance(each, GrowingLayer)}
-
-
-def read_export(
-    directory: str | os.PathLike[str], number: int | None = None
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the ids and rows of an export with all that it builds on, by layer.
-
-    It needs NumPy alone, and the memory of all rows.
-
-    Args:
-        directory: That of a `DeltaExport`.
-        number: Of the export; None for the newest.
-
-    Raises:
-        ValueError: If it is not there, or one that it builds on is not.
-    """
-    there = chain.written(Path(directory))
-    number = max(there, default=1) if number is None else number
-    found: dict[str, dict[int, np.ndarray]] = {}
-    for export in chain.chain_to(number, there):
-        folder = Path(directory) / export.folder
-        for path, about in export.tables.items():
-            rows = found.setdefault(path, {})
-            with np.load(folder / f"{about['index']}-removed.npz") as file:
-                for each in file["ids"].tolist():
-                    rows.pop(each, None)
-            for name in folder.glob(f"{about['index']}-[0-9]*.npz"):
-                with np.load(name) as file:
-                    rows.update(zip(file["ids"].tolist(), file["rows"], strict=True))
-    return {
-        path: (np.array(list(rows), np.int64), np.array(list(rows.values())))
-        for path, rows in found.items()
-    }
