@@ -58,9 +58,9 @@ def test_equal_strings_have_equal_ids():
 
 
 INITIALIZERS = {
-    "uniform": keras.initializers.RandomUniform(-0.3, 0.1),
-    "normal": keras.initializers.RandomNormal(0.5, 0.2),
-    "truncated": keras.initializers.TruncatedNormal(-0.5, 2.0),
+    "uniform": keras.initializers.RandomUniform(-0.3, 0.1, seed=7),
+    "normal": keras.initializers.RandomNormal(0.5, 0.2, seed=7),
+    "truncated": keras.initializers.TruncatedNormal(-0.5, 2.0, seed=7),
     "constant": keras.initializers.Constant(1.5),
     "zeros": keras.initializers.Zeros(),
 }
@@ -71,11 +71,11 @@ def test_first_rows_are_distributed_as_keras_s(name):
     rows = initial_rows.rows_by(INITIALIZERS[name], 5, 3, "float32")
     ours = rows(tf.constant(MANY[:20_000])).numpy()
     theirs = np.asarray(INITIALIZERS[name](ours.shape, "float32"))
-    at = np.linspace(0, 1, 21)[1:-1]
+    # Not the least and the greatest, which differ from sample to sample.
+    at = [0.005, *np.linspace(0, 1, 21)[1:-1], 0.995]
     deviation = theirs.std() + 1e-6
     difference = np.quantile(ours, at) - np.quantile(theirs, at)
-    assert np.abs(difference).max() < 0.03 * deviation
-    assert abs(np.ptp(ours) - np.ptp(theirs)) < deviation
+    assert np.abs(difference).max() < 0.05 * deviation
     if np.ptp(ours):
         assert np.abs(np.corrcoef(ours.T) - np.eye(5)).max() < 0.04
 
