@@ -201,7 +201,6 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "features/test_steps": (
         "test_extra_logs[3]",
         "test_gan[True]",
-        "test_gradients_applied_within[function]",
         "test_random_numbers_without_a_seed",
         "test_test_step",
         "test_train_step[compute_loss-3]",
