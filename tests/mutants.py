@@ -223,8 +223,8 @@ MUTANTS = (
         "slots-of-the-id-before",
         "tfdist/embedding/growing/table.py",
         (
-            "for slot in self.slots:\n                written",
-            "for slot in ():\n                written",
+            "for reference, first in self._slots:",
+            "for reference, first in ():",
         ),
         "tests/embedding/test_growing_table.py::"
         "test_any_sequence_does_what_a_dictionary_does",

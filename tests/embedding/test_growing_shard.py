@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 
 import tfdist
 from tfdist.embedding.growing.hashing import bounds_of, buckets_of
-from tfdist.embedding.growing.shard import ABSENT, Reserved, Shard
+from tfdist.embedding.growing.reserved import Reserved
+from tfdist.embedding.growing.shard import ABSENT, Shard
 
 CAPACITY = 7  # So that a table is full soon.
 SOME = st.lists(st.integers(-2, 11), min_size=0, max_size=5, unique=True)

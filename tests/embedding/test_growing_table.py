@@ -1,5 +1,7 @@
 """A table in several shards, in one process: lookups, gradients, slots, checkpoints."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -185,6 +187,29 @@ def test_a_slot_that_comes_late_begins_in_all_rows():
     table.look_up(tf.constant(IDS), creates=True)
     assert all((row == 0.5).all() for row in rows_of(table, slot).values())
     assert len(rows_of(table, slot)) == len(IDS)
+
+
+def test_a_slot_is_forgotten_with_its_optimizer():
+    table = table_of()
+    of_one, of_next = slot_of(table, 1.0), slot_of(table, 2.0)
+    del of_one
+    gc.collect()
+    table.upsert(np.arange(3), np.ones((3, WIDTH)))
+    assert {tuple(each) for each in rows_of(table, of_next).values()} == {
+        (2.0,) * WIDTH
+    }
+    slot_of(table, 3.0)
+    assert len(table._slots) == 2
+
+
+def test_removed_ids_are_kept_for_those_alone_who_ask():
+    table = table_of()
+    table.upsert(np.arange(4), np.ones((4, WIDTH)))
+    table.remove(np.array([0]))
+    assert table.taken_removed().tolist() == []
+    table.remove(np.array([1, 2]))
+    assert table.taken_removed().tolist() == [1, 2]
+    assert table.taken_removed().tolist() == []
 
 
 def test_a_slot_whose_rows_differ_is_refused():

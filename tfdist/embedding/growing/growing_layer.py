@@ -14,19 +14,16 @@ from tfdist._refusal import RefusalError
 from tfdist.embedding import checks
 from tfdist.embedding.growing.admission import (
     Admission,
-    CountFilter,
-    ProbabilityFilter,
     admission_of,
 )
 from tfdist.embedding.growing.eviction import (
     Eviction,
-    EvictRare,
     EvictSmall,
-    EvictUnseen,
     evictions_of,
 )
 from tfdist.embedding.growing.hashing import BUCKETS, ids_of_strings
 from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.embedding.growing.rules import config_of, rule_of
 from tfdist.embedding.growing.saving import Index
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.variables.creation import Request, creating
@@ -37,10 +34,6 @@ _log = logging.getLogger("tfdist")
 
 _CHUNK = 1_000_000  # rows
 _MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
-_RULES = {
-    rule.__name__: rule
-    for rule in (CountFilter, ProbabilityFilter, EvictUnseen, EvictRare, EvictSmall)
-}
 
 
 class GrowingLayer(keras.layers.Layer):
@@ -330,8 +323,8 @@ class GrowingLayer(keras.layers.Layer):
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
             ),
-            "admission": _config_of(self.admission),
-            "eviction": [_config_of(each) for each in self.eviction],
+            "admission": config_of(self.admission),
+            "eviction": [config_of(each) for each in self.eviction],
             "follow": self.follow,
             "seed": self.seed,
         }
@@ -341,8 +334,8 @@ class GrowingLayer(keras.layers.Layer):
         """Creates a layer from its `get_config()`."""
         made = {
             **config,
-            "admission": _rule_of(config["admission"]),
-            "eviction": [_rule_of(each) for each in config["eviction"]],
+            "admission": rule_of(config["admission"]),
+            "eviction": [rule_of(each) for each in config["eviction"]],
         }
         return cls(**made)
 
@@ -373,14 +366,3 @@ def _check_once(ids: np.ndarray) -> None:
             f"upsert takes each id once; received {unique[counts > 1][0]} "
             f"{counts.max()} times"
         )
-
-
-def _config_of(rule: Any) -> dict[str, Any] | None:
-    return None if rule is None else {"rule": type(rule).__name__, **vars(rule)}
-
-
-def _rule_of(config: Mapping[str, Any] | None) -> Any:
-    if config is None or not isinstance(config, Mapping):
-        return config
-    arguments = dict(config)
-    return _RULES[arguments.pop("rule")](**arguments)

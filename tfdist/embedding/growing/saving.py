@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding.growing.hashing import bounds_of
-from tfdist.embedding.growing.shard import Shard, set_rows
+from tfdist.embedding.growing.reserved import set_rows
+from tfdist.embedding.growing.shard import Shard
 
 
 def table_saveables(table: Any, name: str) -> list[Any]:

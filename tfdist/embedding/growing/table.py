@@ -1,8 +1,8 @@
 """A table over all ps: its rows, their ids, and lookups that a tape goes through."""
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,11 @@ from tfdist.embedding.growing.eviction import (
 )
 from tfdist.embedding.growing.hashing import bounds_of, owners_of
 from tfdist.embedding.growing.initial_rows import Rows
-from tfdist.embedding.growing.shard import ABSENT, Shard, set_rows
+from tfdist.embedding.growing.reserved import set_rows
+from tfdist.embedding.growing.shard import ABSENT, Shard
 from tfdist.variables.initial_value import Unwritten, constant_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import each_row_once
-
-
-@dataclass
-class Slot:
-    """An optimizer's slot of the table, and what a row of it begins with."""
-
-    shards: Sequence[Any]
-    first: float
 
 
 class SlotOfRows(Unwritten):
@@ -67,8 +60,10 @@ class GrowingTable:
         self._eviction = eviction
         is_split = isinstance(variable, PartitionedVariable)
         self.parts = list(variable.shards) if is_split else [variable]
-        self.slots: list[Slot] = []
-        self._removed: list[np.ndarray] = []
+        # Each slot with what a row of it begins with. Weakly: an optimizer may be replaced.
+        self._slots: list[tuple[weakref.ref[Any], float]] = []
+        # None until somebody asks, and will ask again.
+        self._removed: list[np.ndarray] | None = None
         self._loaded = np.zeros(0, np.int64)
         self.shards = [
             Shard(
@@ -93,8 +88,9 @@ class GrowingTable:
         def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
             part = self.parts[index]
             written = [_set_rows(part, rows, self._first_rows(ids))]
-            for slot in self.slots:
-                written.append(_fill_rows(slot.shards[index], rows, slot.first))
+            for reference, first in self._slots:
+                if (slot := reference()) is not None:
+                    written.append(_fill_rows(slot.shards[index], rows, first))
             return written
 
         return write
@@ -114,7 +110,8 @@ class GrowingTable:
 
     def add_slot(self, slot: Any, initializer: "SlotOfRows") -> None:
         """Has each row that is created from now on begin with a row of the slot, too."""
-        self.slots.append(Slot(slot.shards, initializer.first))
+        self._slots = [each for each in self._slots if each[0]() is not None]
+        self._slots.append((weakref.ref(slot), initializer.first))
         slot.growth = self
         self._tell_rows_in_use(slot.shards)
         for shard, part in zip(self.shards, slot.shards, strict=True):
@@ -142,21 +139,23 @@ class GrowingTable:
 
     def write(self, ids: np.ndarray, rows: np.ndarray) -> None:
         """Sets the rows of ids, of which each has one."""
-        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
-        for index, (shard, part) in enumerate(
-            zip(self.shards, self.parts, strict=True)
-        ):
-            mine = owners == index
+        self._write(self.parts, ids, rows)
+
+    def _write(self, parts: Sequence[Any], ids: np.ndarray, rows: np.ndarray) -> None:
+        for (shard, mine), part in zip(self._dealt(ids), parts, strict=True):
             numbers = shard.find(tf.constant(ids[mine]))
             with _at(_device_of(part)):
                 _set_rows(part, numbers, tf.constant(rows[mine], part.dtype))
 
+    def _dealt(self, ids: np.ndarray) -> list[tuple[Shard, np.ndarray]]:
+        """Returns, for each ps, which of the ids it has."""
+        owners = owners_of(tf.constant(ids), len(self.shards)).numpy()
+        return [(shard, owners == index) for index, shard in enumerate(self.shards)]
+
     def without_room(self, ids: np.ndarray) -> int:
         """Returns for how many of these ids there is no room, if it has no others."""
-        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
-        wanted = np.bincount(owners, minlength=len(self.parts))
-        room = np.array([shard.capacity - 1 for shard in self.shards])
-        return int(np.maximum(wanted - room, 0).sum())
+        dealt = self._dealt(ids)
+        return sum(max(int(mine.sum()) - (s.capacity - 1), 0) for s, mine in dealt)
 
     def assign_slot(self, slot: Any, rows: Any) -> None:
         """Sets the rows of a slot, in the order of the ids that were loaded last.
@@ -171,13 +170,7 @@ class GrowingTable:
                 f"{len(ids)} ids were loaded: set rows by the layer's upsert(), or load a "
                 "file that has the table, too"
             )
-        owners = owners_of(tf.constant(ids), len(self.shards)).numpy()
-        for index, shard in enumerate(self.shards):
-            mine = owners == index
-            numbers = shard.find(tf.constant(ids[mine]))
-            with _at(_device_of(slot.shards[index])):
-                values = tf.constant(rows[mine], slot.dtype)
-                _set_rows(slot.shards[index], numbers, values)
+        self._write(slot.shards, ids, rows)
 
     def _tell_rows_in_use(self, parts: Sequence[Any]) -> None:
         """Has reports of placement count rows that ids have, not those reserved."""
@@ -250,12 +243,8 @@ class GrowingTable:
         They stay at the next eviction, however seldom they were looked up.
         """
         stays = [each.count for each in self._eviction if isinstance(each, EvictRare)]
-        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
         refused = 0
-        for index, (shard, part) in enumerate(
-            zip(self.shards, self.parts, strict=True)
-        ):
-            mine = owners == index
+        for (shard, mine), part in zip(self._dealt(ids), self.parts, strict=True):
             numbers = shard.create(tf.constant(ids[mine])).numpy()
             fits = numbers != ABSENT
             refused += int((~fits).sum())
@@ -270,17 +259,15 @@ class GrowingTable:
 
     def remove(self, ids: np.ndarray) -> int:
         """Gives up the rows of ids, each there once; returns how many there were."""
-        self._removed.append(ids)
-        owners = owners_of(tf.constant(ids), len(self.parts)).numpy()
-        return sum(
-            int(shard.remove(tf.constant(ids[owners == index])))
-            for index, shard in enumerate(self.shards)
-        )
+        if self._removed is not None:
+            self._removed.append(ids)
+        dealt = self._dealt(ids)
+        return sum(int(shard.remove(tf.constant(ids[mine]))) for shard, mine in dealt)
 
     def taken_removed(self) -> np.ndarray:
-        """Returns the ids that were removed since the last call."""
+        """Returns the ids that were removed since the last call; none at the first."""
         removed, self._removed = self._removed, []
-        return np.concatenate([np.zeros(0, np.int64), *removed])
+        return np.concatenate([np.zeros(0, np.int64), *(removed or [])])
 
     def now(self) -> list[float]:
         """Returns the time of each ps."""

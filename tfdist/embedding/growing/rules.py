@@ -1,0 +1,25 @@
+"""The rules by which rows come and go, as plain data in the config of a layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfdist.embedding.growing.admission import CountFilter, ProbabilityFilter
+from tfdist.embedding.growing.eviction import EvictRare, EvictSmall, EvictUnseen
+
+_RULES = {
+    rule.__name__: rule
+    for rule in (CountFilter, ProbabilityFilter, EvictUnseen, EvictRare, EvictSmall)
+}
+
+
+def config_of(rule: Any) -> dict[str, Any] | None:
+    """Returns an admission or eviction as a dict."""
+    return None if rule is None else {"rule": type(rule).__name__, **vars(rule)}
+
+
+def rule_of(config: Any) -> Any:
+    """Returns what `config_of` was given; a rule, or None, as it is."""
+    if not isinstance(config, Mapping):
+        return config
+    arguments = dict(config)
+    return _RULES[arguments.pop("rule")](**arguments)
