@@ -203,7 +203,7 @@ MUTANTS = (
         "tfdist/embedding/growing/shard.py",
         (
             "            written = [*self._write(",
-            "            _import(self._index, new, rows)\n"
+            "            self._index.insert(new, rows)\n"
             "            written = [*self._write(",
         ),
         "tests/embedding/test_growing_shard.py::"
@@ -213,7 +213,7 @@ MUTANTS = (
         "no-second-look-under-the-lock",
         "tfdist/embedding/growing/shard.py",
         (
-            "ids = tf.boolean_mask(ids, tf.equal(_find(self._index, ids), ABSENT))",
+            "ids = tf.boolean_mask(ids, tf.equal(self._index.find(ids), ABSENT))",
             "ids = tf.identity(ids)",
         ),
         "tests/embedding/test_growing_shard.py::"

@@ -53,7 +53,7 @@ def rows_of(table, slot):
     """Returns a slot's rows by id, and sets each to a number that tells it apart."""
     found = {}
     for shard, part in zip(table.shards, slot.shards, strict=True):
-        ids, rows, _ = shard.in_order(0, 256)
+        ids, rows = shard.in_use()
         values = part.sparse_read(rows).numpy()
         found.update(zip(ids.numpy().tolist(), values, strict=True))
     return found
@@ -61,7 +61,7 @@ def rows_of(table, slot):
 
 def set_slot(table, slot):
     for shard, part in zip(table.shards, slot.shards, strict=True):
-        ids, rows, _ = shard.in_order(0, 256)
+        ids, rows = shard.in_use()
         values = np.repeat(ids.numpy()[:, None] % 97, WIDTH, axis=1)
         part.scatter_update(tf.IndexedSlices(tf.constant(values, tf.float32), rows))
 
@@ -164,7 +164,7 @@ def test_an_upsert_stays_at_the_next_eviction():
     table = table_of(eviction=rules)
     table.look_up(tf.constant(IDS), creates=True)
     for shard in table.shards:  # Two hours go by.
-        _, rows, _ = shard.in_order(0, 256)
+        _, rows = shard.in_use()
         shard._seen.add_at(
             rows, tf.fill(tf.shape(rows), tf.constant(-7200.0, "float64"))
         )

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.embedding.growing.hashing import bounds_of
+from tfdist.embedding.growing.hashing import bounds_of, buckets_of
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import Shard
 
@@ -83,20 +83,28 @@ class _Saveable(_tf.SaveableObject):
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
-            ids, rows, sizes = self._shard.in_order(first, end)
-            values = tf.raw_ops.ResourceGather(
-                resource=self._part.handle, indices=rows, dtype=self._part.dtype
-            )
-            values.set_shape([None, *self._part.shape[1:]])
-            pieces = [tf.split(values, sizes, num=end - first)]
+            ids, rows = self._shard.in_use()
+            buckets = buckets_of(ids) - first
+            rows_of = tf.dynamic_partition(rows, buckets, end - first)
+            # Bucket by bucket, so that no copy of all rows is made.
+            pieces = [[self._values(rows) for rows in rows_of]]
             if self._with_ids:
-                of_ids = (ids, *self._shard.known(rows))
-                pieces += [tf.split(each, sizes, num=end - first) for each in of_ids]
-                *of_waiting, sizes = self._shard.waiting_in_order(first, end)
+                seen, count = zip(*map(self._shard.known, rows_of), strict=True)
+                waiting, batches = self._shard.waiting()
+                where = buckets_of(waiting) - first
+                pieces += [tf.dynamic_partition(ids, buckets, end - first), seen, count]
                 pieces += [
-                    tf.split(each, sizes, num=end - first) for each in of_waiting
+                    tf.dynamic_partition(numbers, where, end - first)
+                    for numbers in (waiting, batches)
                 ]
             return pieces
+
+    def _values(self, rows: tf.Tensor) -> tf.Tensor:
+        values = tf.raw_ops.ResourceGather(
+            resource=self._part.handle, indices=rows, dtype=self._part.dtype
+        )
+        values.set_shape([None, *self._part.shape[1:]])
+        return values
 
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
@@ -168,9 +176,9 @@ class Index(tf.train.experimental.PythonState):
     def serialize(self) -> bytes:
         """Returns the ids and their rows, and those that wait for one."""
         (shard,) = self._table.shards
-        ids, rows, _ = shard.in_order(*bounds_of(0, 1))
+        ids, rows = shard.in_use()
         seen, count = shard.known(rows)
-        waiting, batches, _ = shard.waiting_in_order(*bounds_of(0, 1))
+        waiting, batches = shard.waiting()
         file = io.BytesIO()
         of_ids = {"ids": ids, "rows": rows, "seen": seen, "count": count}
         # A row that was given up has slots of its last id.

@@ -16,7 +16,7 @@ from tfdist.embedding.growing.eviction import (
     Known,
     decay_of,
 )
-from tfdist.embedding.growing.hashing import bounds_of, owners_of
+from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import ABSENT, Shard
@@ -125,9 +125,9 @@ class GrowingTable:
     def rows_of_slot(self, slot: Any) -> np.ndarray:
         """Returns the rows of a slot, in the order in which `export` has their ids."""
         found = [np.zeros((0, *slot.shape[1:]), slot.dtype.as_numpy_dtype)]
-        for index, shard in enumerate(self.shards):
-            _, numbers, _ = shard.in_order(*bounds_of(index, len(self.shards)))
-            found.append(self._gathered(slot.shards[index], numbers).numpy())
+        for shard, part in zip(self.shards, slot.shards, strict=True):
+            _, numbers = shard.in_use()
+            found.append(self._gathered(part, numbers).numpy())
         return np.concatenate(found)
 
     def load(self, ids: np.ndarray, rows: np.ndarray) -> int:
@@ -314,11 +314,8 @@ class GrowingTable:
         return removed
 
     def _in_chunks(self, chunk: int) -> Iterator[tuple[Shard, Any, Any, Any]]:
-        for index, (shard, part) in enumerate(
-            zip(self.shards, self.parts, strict=True)
-        ):
-            buckets = bounds_of(index, len(self.shards))
-            ids, numbers, _ = shard.in_order(*buckets)
+        for shard, part in zip(self.shards, self.parts, strict=True):
+            ids, numbers = shard.in_use()
             for start in range(0, len(ids), chunk):
                 some = slice(start, start + chunk)
                 yield shard, part, ids[some], numbers[some]
