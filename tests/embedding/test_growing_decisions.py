@@ -68,8 +68,8 @@ INITIALIZERS = {
 
 @pytest.mark.parametrize("name", INITIALIZERS)
 def test_first_rows_are_distributed_as_keras_s(name):
-    rows = initial_rows.rows_by(INITIALIZERS[name], 5, 3, "float32")
-    ours = rows(tf.constant(MANY[:20_000])).numpy()
+    rows = initial_rows.rows_by(INITIALIZERS[name], 5, "float32")
+    ours = rows(tf.constant(MANY[:20_000]), 3).numpy()
     theirs = np.asarray(INITIALIZERS[name](ours.shape, "float32"))
     # Not the least and the greatest, which differ from sample to sample.
     at = [0.005, *np.linspace(0, 1, 21)[1:-1], 0.995]
@@ -83,8 +83,8 @@ def test_first_rows_are_distributed_as_keras_s(name):
 @given(st.lists(INT64, min_size=1, max_size=6, unique=True), INT64, st.integers(1, 4))
 def test_a_first_row_depends_on_seed_id_and_column_alone(ids, seed, width):
     def rows(ids, width=width, seed=seed):
-        by = initial_rows.rows_by(INITIALIZERS["uniform"], width, seed, "float64")
-        return by(tf.constant(ids, tf.int64)).numpy()
+        by = initial_rows.rows_by(INITIALIZERS["uniform"], width, "float64")
+        return by(tf.constant(ids, tf.int64), seed).numpy()
 
     together = rows(ids)
     np.testing.assert_array_equal(together[::-1], rows(ids[::-1]))
@@ -100,7 +100,7 @@ def test_the_least_and_the_greatest_number_give_finite_values(
 ):
     numbers = tf.constant([[number]], tf.uint64)
     monkeypatch.setattr(initial_rows, "numbers_of", lambda *_: numbers)
-    row = initial_rows.rows_by(INITIALIZERS[name], 1, 0, "float32")(tf.constant([1]))
+    row = initial_rows.rows_by(INITIALIZERS[name], 1, "float32")(tf.constant([1]), 0)
     assert np.isfinite(row).all()
 
 

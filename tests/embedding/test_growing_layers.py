@@ -11,7 +11,7 @@ from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.variables.variable import each_row_once
 
 WIDTH = 3
-FIRST = rows_by(keras.initializers.RandomUniform(), WIDTH, 0, "float32")
+ROWS = rows_by(keras.initializers.RandomUniform(), WIDTH, "float32")
 
 
 def layer_of(**options):
@@ -31,7 +31,8 @@ def bag_of(combiner="mean", **options):
 def first(ids):
     ids = tf.convert_to_tensor(ids)
     is_text = ids.dtype == tf.string
-    return FIRST(ids_of_strings(ids) if is_text else tf.cast(ids, tf.int64)).numpy()
+    ids = ids_of_strings(ids) if is_text else tf.cast(ids, tf.int64)
+    return ROWS(ids, 0).numpy()
 
 
 INPUTS = {
@@ -88,6 +89,14 @@ def test_nothing_but_training_creates_rows():
     assert layer.size() == 0
     layer(ids, training=True)
     np.testing.assert_array_equal(layer(ids), first([1, 2]))
+
+
+def test_a_layer_that_does_not_train_creates_no_rows():
+    for make in (layer_of, bag_of):
+        layer = make()
+        layer.trainable = False
+        layer(tf.constant([[1, 2]]), training=True)
+        assert layer.size() == 0
 
 
 BAGS = {
@@ -194,7 +203,7 @@ def test_ids_of_another_type_are_refused(options, ids, words):
         ({"max_rows": 1e6}, "whole number; received 1000000.0"),
         ({"output_dim": -1}, "output_dim must be .*; received -1"),
         ({"key_dtype": "int32"}, "int64 or string; received 'int32'"),
-        ({"seed": 0.5}, "seed is a whole number or None; received 0.5"),
+        ({"seed": 0.5}, "seed is a whole number of 63 bits, or None; received 0.5"),
         ({"combiner": "max"}, "one of mean, sqrtn, sum; received 'max'"),
         ({"padding": 0.5}, "a whole number such as -1; received 0.5"),
     ],
@@ -210,7 +219,7 @@ def test_more_rows_than_a_tensor_has_are_refused():
 
 
 def test_a_table_needs_max_rows():
-    with pytest.raises(TypeError, match="max_rows"):
+    with pytest.raises(ValueError, match="DynamicEmbedding needs max_rows.*reserve"):
         tfdist.DynamicEmbedding(2)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tfdist
 from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.saving import slot_saveables, table_saveables
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.placement.partition import Partition
@@ -21,7 +22,7 @@ from tfdist.variables.reserved_rows import ReservedRowsError
 from tfdist.variables.variable import ParameterServerVariable
 
 WIDTH = 3
-FIRST = rows_by(keras.initializers.RandomUniform(), WIDTH, 0, "float32")
+ROWS = rows_by(keras.initializers.RandomUniform(), WIDTH, "float32")
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 40)
 
 
@@ -34,9 +35,12 @@ def partitioned(num_shards, rows, name="embeddings"):
     return PartitionedVariable(shards, layout_of(partition, DIV), name, True, 1)
 
 
-def table_of(num_shards=3, rows=50, admission=None, eviction=()):
+ORIGIN = Origin(0)
+
+
+def table_of(num_shards=3, rows=50, origin=ORIGIN, admission=None, eviction=()):
     variable = partitioned(num_shards, rows)
-    table = GrowingTable(variable, FIRST, admission, eviction, follows=True)
+    table = GrowingTable(variable, "t", ROWS, origin, admission, eviction, follows=True)
     variable.growth = table
     return table
 
@@ -94,7 +98,7 @@ def test_rows_and_gradients_are_those_of_a_whole_table(num_shards, is_traced):
     step = tf.function(step) if is_traced else step
     rows, gradients = step()
     np.testing.assert_array_equal(
-        rows, tf.reshape(FIRST(tf.reshape(some, [-1])), [6, 4, WIDTH])
+        rows, tf.reshape(ROWS(tf.reshape(some, [-1]), 0), [6, 4, WIDTH])
     )
     ids, times = np.unique(some, return_counts=True)
     of_ids = {}
@@ -132,7 +136,7 @@ def test_any_sequence_does_what_a_dictionary_does(num_shards, sequence, data):
     rows, slots = {}, {}
     for kind, ids in sequence:
         some = np.array(ids)
-        new = dict(zip(ids, FIRST(tf.constant(some)).numpy().tolist(), strict=True))
+        new = dict(zip(ids, ROWS(tf.constant(some), 0).numpy().tolist(), strict=True))
         if kind == "meet":
             table.look_up(tf.constant(some), creates=True)
             slots = {**dict.fromkeys(ids, 0.25), **slots}
@@ -287,6 +291,32 @@ def test_a_second_save_has_what_changed_since_the_first():
     second, other = pieces(saveables), table_of(2)
     assert sum(len(each) for name, each in first.items() if "t/ids" in name) == 40
     restore(table_saveables(other, "t"), second)
+    assert content(other) == content(table)
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (Origin(5), r"another seed .* seed=5.*the seed of the checkpoint, or without"),
+        (Origin(0, has_strings=True), r"other key_dtype.* key_dtype=.string"),
+    ],
+)
+def test_a_table_of_another_origin_is_not_restored(origin, words):
+    saved = pieces(table_saveables(filled(2)[0], "t"))
+    other = table_of(3, origin=origin)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        restore(table_saveables(other, "t"), saved)
+    assert content(other) == {}
+
+
+def test_a_table_whose_seed_nobody_chose_takes_that_of_the_checkpoint():
+    table = filled(2)[0]
+    other = table_of(3, origin=Origin(5, is_drawn=True))
+    meet = tf.function(lambda ids: other.look_up(ids, creates=True))
+    meet(tf.constant(IDS))  # With rows of its own seed, which go.
+    restore(table_saveables(other, "t"), pieces(table_saveables(table, "t")))
+    meet(tf.constant(IDS + 1))
+    table.look_up(tf.constant(IDS + 1), creates=True)
     assert content(other) == content(table)
 
 

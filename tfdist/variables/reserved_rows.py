@@ -1,5 +1,10 @@
-"""The refusal to read all rows of a table that grows: most are reserved, and not there."""
+"""Tables that grow, of which most rows are reserved, and not there: no one reads all."""
 
+from typing import Any
+
+import keras
+
+from tfdist import _tf
 from tfdist._refusal import RefusalError
 
 
@@ -16,3 +21,15 @@ def refusal_of(name: str) -> ReservedRowsError:
         "a whole weight (Lamb, Muon, Adafactor, weight decay, use_ema, "
         "a constraint, LoRA) cannot train it: use Adagrad, SGD or Adam"
     )
+
+
+def tables_that_grow(model: keras.Model) -> dict[str, Any]:
+    """Returns the growing tables of a model's weights on ps, by the weights' paths."""
+    found = {w.path: getattr(_tf.value_of(w), "growth", None) for w in model.weights}
+    return {path: growth for path, growth in found.items() if growth is not None}
+
+
+def warn_of_full_tables(model: keras.Model) -> None:
+    """Asks each growing table for its state, by which a full one warns, once."""
+    for table in tables_that_grow(model).values():
+        table.states()

@@ -93,11 +93,11 @@ class Numbers(Resource):
         """How many they are."""
         return int(self._shape[0])
 
-    def set(self, values: Any) -> None:
+    def set(self, values: Any) -> tf.Operation:
         """Sets all of them, at once."""
         with tf.device(self.device):
-            tf.raw_ops.AssignVariableOp(
-                resource=self.handle, value=tf.constant(values, self._dtype)
+            return tf.raw_ops.AssignVariableOp(
+                resource=self.handle, value=tf.convert_to_tensor(values, self._dtype)
             )
 
     def at(self, index: tf.Tensor) -> tf.Tensor:

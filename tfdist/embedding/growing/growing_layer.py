@@ -1,8 +1,8 @@
 """What layers have in common whose tables grow: arguments, and what is done to a table."""
 
-import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -21,16 +21,16 @@ from tfdist.embedding.growing.eviction import (
     EvictSmall,
     evictions_of,
 )
-from tfdist.embedding.growing.hashing import BUCKETS, ids_of_strings
+from tfdist.embedding.growing.hashing import BUCKETS
+from tfdist.embedding.growing.ids import check_once, ids_of
 from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.rules import config_of, rule_of
 from tfdist.embedding.growing.saving import Index
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.variables.creation import Request, creating
 from tfdist.variables.initial_value import Unwritten
 from tfdist.variables.partitioned import PartitionedVariable
-
-_log = logging.getLogger("tfdist")
 
 _CHUNK = 1_000_000  # rows
 _MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
@@ -47,7 +47,7 @@ class GrowingLayer(keras.layers.Layer):
         self,
         output_dim: int,
         *,
-        max_rows: int,
+        max_rows: int | None = None,
         key_dtype: str = "int64",
         embeddings_initializer: Any = "uniform",
         admission: Admission = None,
@@ -57,15 +57,24 @@ class GrowingLayer(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if max_rows is None:
+            raise ValueError(
+                f"{type(self).__name__} needs max_rows, the number of rows to reserve on "
+                "all ps together. Rows that nobody has take no memory: "
+                "max_rows=50_000_000, for example"
+            )
         checks.positive(output_dim=output_dim, max_rows=max_rows)
         if key_dtype not in ("int64", "string"):
             raise ValueError(f"key_dtype is int64 or string; received {key_dtype!r}")
+        is_drawn = seed is None
         if seed is None:
             # As Keras draws those of its initializers: `set_random_seed` repeats it, and
             # two tables have other rows for the same ids.
             seed = random.randint(1, 10**9)
-        if not isinstance(seed, int):
-            raise ValueError(f"seed is a whole number or None; received {seed!r}")
+        if not isinstance(seed, int) or abs(seed) >= 2**63:
+            raise ValueError(
+                f"seed is a whole number of 63 bits, or None; received {seed!r}"
+            )
         self.output_dim = output_dim
         self.max_rows = max_rows
         self.key_dtype = key_dtype
@@ -73,17 +82,23 @@ class GrowingLayer(keras.layers.Layer):
         self.admission = admission_of(admission)
         self.eviction = evictions_of(eviction)
         self.follow = follow
-        self.seed = seed
+        self._origin = Origin(seed, is_drawn, key_dtype == "string")
         self._first_rows = rows_by(
-            self.embeddings_initializer, output_dim, seed, self.variable_dtype
+            self.embeddings_initializer, output_dim, self.variable_dtype
         )
         # Cast to half precision, large ids would round.
         self.autocast = False
         # XLA has no tables of hashes.
         self.supports_jit = False
         self._strategy: Any = None
-        self._has_warned = False
         self.is_frozen = False
+
+    @property
+    def seed(self) -> int:
+        """What the first rows depend on, besides the ids: that of a checkpoint, once read."""
+        if not self.built or self.is_frozen:
+            return self._origin.seed
+        return int(self.table.shards[0].seed())
 
     @property
     def follows(self) -> bool:
@@ -112,7 +127,13 @@ class GrowingLayer(keras.layers.Layer):
             )
         value = _tf.value_of(self.embeddings)
         self.table = GrowingTable(
-            value, self._first_rows, self.admission, self.eviction, self.follows
+            value,
+            self.path,
+            self._first_rows,
+            self._origin,
+            self.admission,
+            self.eviction,
+            self.follows,
         )
         if isinstance(value, PartitionedVariable):
             value.updates_rows = True
@@ -126,32 +147,12 @@ class GrowingLayer(keras.layers.Layer):
         self.table = table
         self.is_frozen = self.built = True
 
+    def creates(self, training: Any) -> bool:
+        """Whether a call gives ids rows."""
+        return bool(training) and self.trainable
+
     def _ids(self, values: Any) -> tf.Tensor:
-        if isinstance(values, tf.SparseTensor):
-            raise TypeError(
-                f"the ids of {self.path} are a SparseTensor, and it looks up dense or "
-                "ragged ones: use tfdist.DynamicEmbeddingBag, or tf.sparse.to_dense"
-            )
-        values = tf.convert_to_tensor(values)
-        if (values.dtype == tf.string) != (self.key_dtype == "string"):
-            raise TypeError(
-                f"the ids of {self.path} are of {values.dtype.name}, and its key_dtype is "
-                f"{self.key_dtype!r}: choose the one that the data have"
-            )
-        if values.dtype == tf.string:
-            return ids_of_strings(values)
-        if values.dtype == tf.uint64:
-            raise TypeError(
-                f"the ids of {self.path} are uint64, of which int64 has half: cast them, "
-                "for example with tf.bitcast(ids, tf.int64), which keeps them apart"
-            )
-        if not values.dtype.is_integer:
-            # A float32 has 24 bits, with which large ids would become equal to others.
-            raise TypeError(
-                f"the ids of {self.path} are {values.dtype.name}, which rounds large ids: "
-                "cast them to int64 where they are still whole"
-            )
-        return tf.cast(values, tf.int64)
+        return ids_of(values, self.key_dtype, self.path)
 
     def size(self) -> int:
         """Returns how many ids have a row."""
@@ -170,17 +171,7 @@ class GrowingLayer(keras.layers.Layer):
 
     def _states(self) -> list[dict[str, int]]:
         self._check_grows()
-        states = [shard.state() for shard in self.table.shards]
-        refused = sum(each["refused"] for each in states)
-        if refused and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "%s is full: %d times an id got no row, and read zeros. Give it a larger "
-                "max_rows, an admission, or an eviction",
-                self.path,
-                refused,
-            )
-        return states
+        return self.table.states()
 
     def lookup(self, ids: Any) -> np.ndarray:
         """Returns the rows of ids, and zeros for those that have none: `[n, width]`."""
@@ -212,7 +203,7 @@ class GrowingLayer(keras.layers.Layer):
                 f"upsert takes rows of the shape {(len(ids), self.output_dim)} for "
                 f"{len(ids)} ids; received {rows.shape}"
             )
-        _check_once(ids)
+        check_once(ids)
         return self.table.upsert(ids, rows)
 
     def remove(self, ids: Any) -> int:
@@ -278,6 +269,7 @@ class GrowingLayer(keras.layers.Layer):
         store["rows"] = np.concatenate(
             [np.zeros((0, self.output_dim)), *(rows for _, rows in found)]
         ).astype(self.variable_dtype)
+        store["origin"] = replace(self._origin, seed=self.seed).numbers()
         if hasattr(self, "index"):
             # An optimizer's slots are saved whole then, and by the rows' numbers.
             store["index"] = np.frombuffer(self.index.serialize(), np.uint8)
@@ -296,6 +288,7 @@ class GrowingLayer(keras.layers.Layer):
                 f"{self.path}: the file has {len(ids)} rows, and {lacking} of them find no "
                 f"room in max_rows={self.max_rows}: build the layer with more"
             )
+        self.table.set_origin(np.asarray(store["origin"]))
         if hasattr(self, "index"):
             of_file = None
             if "index" in store.keys():  # noqa: SIM118 - it is h5py's
@@ -356,13 +349,4 @@ def _check_strategy(strategy: Any, num_ps: int) -> None:
     if num_ps > BUCKETS:
         raise RefusalError(
             f"a table that grows can be on {BUCKETS} ps at most; there are {num_ps}"
-        )
-
-
-def _check_once(ids: np.ndarray) -> None:
-    unique, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
-        raise ValueError(
-            f"upsert takes each id once; received {unique[counts > 1][0]} "
-            f"{counts.max()} times"
         )

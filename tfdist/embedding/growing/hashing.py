@@ -42,9 +42,10 @@ def owners_of(ids: tf.Tensor, num_shards: int) -> tf.Tensor:
     return buckets_of(ids) * num_shards // BUCKETS
 
 
-def numbers_of(ids: tf.Tensor, width: int, seed: int) -> tf.Tensor:
+def numbers_of(ids: tf.Tensor, width: int, seed: int | tf.Tensor) -> tf.Tensor:
     """Returns uint64 numbers `[n, width]` that depend on seed, id and column alone."""
-    of_ids = mixed(mixed(ids) ^ _number(seed))
+    seed = _number(seed) if isinstance(seed, int) else tf.bitcast(seed, tf.uint64)
+    of_ids = mixed(mixed(ids) ^ seed)
     columns = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return mixed(of_ids[:, tf.newaxis] + tf.constant(columns))
 

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from tfdist.embedding.growing.hashing import numbers_of
 
-Rows = Callable[[tf.Tensor], tf.Tensor]
-"""Takes ids `[n]`, and returns their first rows `[n, width]`."""
+Rows = Callable[[tf.Tensor, int | tf.Tensor], tf.Tensor]
+"""Takes ids `[n]` and a seed, and returns their first rows `[n, width]`."""
 
 # A float32 has 24 bits, and one of them is for the half that is added below.
 _BITS = 23
 
 
-def rows_by(initializer: Any, width: int, seed: int, dtype: str) -> Rows:
+def rows_by(initializer: Any, width: int, dtype: str) -> Rows:
     """Returns what gives ids their first rows, for an initializer of Keras.
 
     Raises:
@@ -23,7 +23,7 @@ def rows_by(initializer: Any, width: int, seed: int, dtype: str) -> Rows:
     """
     value = _values_by(initializer)
 
-    def rows(ids: tf.Tensor) -> tf.Tensor:
+    def rows(ids: tf.Tensor, seed: int | tf.Tensor) -> tf.Tensor:
         numbers = numbers_of(ids, width, seed)
         top = tf.bitwise.right_shift(numbers, tf.constant(64 - _BITS, tf.uint64))
         # In (0, 1), so that the normal distribution's quantiles are finite.

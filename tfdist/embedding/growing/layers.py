@@ -65,7 +65,7 @@ class DynamicEmbedding(GrowingLayer):
         ids = [self._ids(_values(each)) for each in flat]
         sizes = [tf.size(each) for each in ids]
         together = tf.concat([tf.reshape(each, [-1]) for each in ids], 0)
-        rows = self.table.look_up(together, creates=bool(training))
+        rows = self.table.look_up(together, creates=self.creates(training))
         rows = tf.cast(rows, self.compute_dtype)
         parts = [rows] if len(flat) == 1 else tf.split(rows, sizes)
         found = [
@@ -125,7 +125,7 @@ class DynamicEmbeddingBag(GrowingLayer):
     def call(self, inputs: Any, weights: Any = None, training: bool = False) -> Any:
         """Looks up a batch of bags: `[batch, output_dim]`; zeros for a bag without ids."""
         bag = batch.bag(self._checked, *self._bags(inputs, weights), has_bounds=False)
-        rows = self.table.look_up(bag.ids, creates=bool(training))
+        rows = self.table.look_up(bag.ids, creates=self.creates(training))
         segments, count = bag.segments, bag.num_segments
         weights = None if bag.weights is None else tf.cast(bag.weights, rows.dtype)
         places = tf.range(tf.size(segments))

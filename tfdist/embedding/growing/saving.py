@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding.growing.hashing import bounds_of, buckets_of
+from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import Shard
 
@@ -24,7 +25,9 @@ from tfdist.embedding.growing.shard import Shard
 def table_saveables(table: Any, name: str) -> list[Any]:
     """Returns what saves and restores a table, one for each ps."""
     return [
-        _Saveable(shard, index, len(table.shards), name, table.parts[index], True)
+        _Saveable(
+            shard, index, len(table.shards), name, table.parts[index], table.origin
+        )
         for index, shard in enumerate(table.shards)
     ]
 
@@ -32,13 +35,13 @@ def table_saveables(table: Any, name: str) -> list[Any]:
 def slot_saveables(table: Any, slot_shards: Sequence[Any], name: str) -> list[Any]:
     """Returns what saves and restores a slot of a table, one for each ps."""
     return [
-        _Saveable(shard, index, len(table.shards), name, slot_shards[index], False)
+        _Saveable(shard, index, len(table.shards), name, slot_shards[index])
         for index, shard in enumerate(table.shards)
     ]
 
 
 class _Saveable(_tf.SaveableObject):
-    """Saves the rows of one ps: with their ids those of the table, alone those of a slot."""
+    """Saves the rows of one ps: with ids and origin those of the table, alone those of a slot."""
 
     def __init__(
         self,
@@ -47,9 +50,9 @@ class _Saveable(_tf.SaveableObject):
         num_shards: int,
         name: str,
         part: Any,
-        with_ids: bool,
+        origin: Origin | None = None,
     ) -> None:
-        self._shard, self._part, self._with_ids = shard, part, with_ids
+        self._shard, self._part, self._origin = shard, part, origin
         self._name = name
         first, end = bounds_of(index, num_shards)
         pieces = _Pieces(lambda: self._tensors(first, end))
@@ -69,7 +72,7 @@ class _Saveable(_tf.SaveableObject):
 
     def _kinds(self) -> list[tuple[str, tf.DType]]:
         rows = [("rows", self._part.dtype)]
-        if not self._with_ids:
+        if self._origin is None:
             return rows
         return [
             *rows,
@@ -78,6 +81,8 @@ class _Saveable(_tf.SaveableObject):
             ("count", tf.float32),
             ("waiting", tf.int64),
             ("batches", tf.int64),
+            # Of each bucket, since any of them may be the only one that a ps restores.
+            ("origin", tf.int64),
         ]
 
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
@@ -88,7 +93,7 @@ class _Saveable(_tf.SaveableObject):
             rows_of = tf.dynamic_partition(rows, buckets, end - first)
             # Bucket by bucket, so that no copy of all rows is made.
             pieces = [[self._values(rows) for rows in rows_of]]
-            if self._with_ids:
+            if self._origin is not None:
                 seen, count = zip(*map(self._shard.known, rows_of), strict=True)
                 waiting, batches = self._shard.waiting()
                 where = buckets_of(waiting) - first
@@ -97,6 +102,7 @@ class _Saveable(_tf.SaveableObject):
                     tf.dynamic_partition(numbers, where, end - first)
                     for numbers in (waiting, batches)
                 ]
+                pieces.append([self._shard.origin.read()] * (end - first))
             return pieces
 
     def _values(self, rows: tf.Tensor) -> tf.Tensor:
@@ -116,12 +122,16 @@ class _Saveable(_tf.SaveableObject):
                 tf.concat(restored_tensors[kind::kinds], 0) for kind in range(kinds)
             ]
             checked = self._fits(rows)
+            if self._origin is not None:
+                origin = of_ids.pop()[:2]
+                checked += self._origin.checks(origin, self._name)
             with tf.control_dependencies(checked):
                 numbers = tf.range(1, tf.shape(rows, tf.int64)[0] + 1)
                 written = set_rows(self._part.handle, numbers, rows)
-            if not self._with_ids:
+            if self._origin is None:
                 return written
             with tf.control_dependencies([written] if written is not None else []):
+                self._shard.origin.set(origin)
                 return self._shard.restore(numbers, *of_ids)
 
     def _fits(self, rows: tf.Tensor) -> list[Any]:
@@ -183,20 +193,25 @@ class Index(tf.train.experimental.PythonState):
         of_ids = {"ids": ids, "rows": rows, "seen": seen, "count": count}
         # A row that was given up has slots of its last id.
         of_ids["used"] = shard.used()
+        of_ids["origin"] = shard.origin.read()
         np.savez(file, **of_ids, waiting=waiting, batches=batches)
         return file.getvalue()
 
     def deserialize(self, string_value: bytes) -> None:
         """Replaces the index by that of a file."""
+        self._restore(_read(string_value))
+
+    def _restore(self, found: dict[str, tf.Tensor]) -> None:
         (shard,) = self._table.shards
-        shard.restore(**_read(string_value))
+        self._table.set_origin(found.pop("origin"))
+        shard.restore(**found)
 
     def load(self, ids: np.ndarray, of_file: bytes | None) -> None:
         """Does so, or numbers the ids in their order, if the file's rows do not fit."""
         (shard,) = self._table.shards
         found = {} if of_file is None else _read(of_file)
         if found and found["used"] <= shard.capacity:
-            shard.restore(**found)
+            self._restore(found)
             return
         numbers, none = (
             tf.range(1, len(ids) + 1, dtype=tf.int64),

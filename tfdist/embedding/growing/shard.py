@@ -38,6 +38,7 @@ class Shard:
         capacity: How many rows there are, that of absent ids included.
         admission: Which ids get a row.
         write: Writes the first values of rows, given their numbers and ids.
+        origin: The numbers of an `Origin`.
         is_followed: Whether it is known of each row when and how often it was looked up.
         reuses: Whether a row that was given up may get another id.
     """
@@ -48,6 +49,7 @@ class Shard:
         capacity: int,
         admission: Admission,
         write: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Operation]],
+        origin: Sequence[int],
         is_followed: bool = False,
         reuses: bool = True,
     ) -> None:
@@ -59,6 +61,8 @@ class Shard:
         self._counts = HashTable(device) if isinstance(admission, CountFilter) else None
         self._lock = Resource("MutexV2", device)
         self._state = Numbers(device, [1, 0, 0, 0, 0])
+        # Not a constant of traced steps: what is restored may bring another.
+        self.origin = Numbers(device, origin)
         # Of each row its id; and the numbers of free rows, of which the last is next.
         self._ids = Reserved(device, capacity)
         self._free = Reserved(device, capacity)
@@ -254,6 +258,10 @@ class Shard:
         last = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0))
         used = tf.maximum(last + 1, tf.cast(used, tf.int64))
         return tf.stack([used, 0, count, 0, 0]) - self._state.read()
+
+    def seed(self) -> tf.Tensor:
+        """Returns the seed of first rows."""
+        return self.origin.read()[0]
 
     def used(self) -> tf.Tensor:
         """Returns how many rows were ever used, that of absent ids included."""

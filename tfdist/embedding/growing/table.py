@@ -1,6 +1,6 @@
 """A table over all ps: its rows, their ids, and lookups that a tape goes through."""
 
-import contextlib
+import logging
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,11 +18,15 @@ from tfdist.embedding.growing.eviction import (
 )
 from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
+from tfdist.embedding.growing.lookup import at, device_of, look_up
+from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import ABSENT, Shard
 from tfdist.variables.initial_value import Unwritten, constant_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import each_row_once
+
+_log = logging.getLogger("tfdist")
 
 
 class SlotOfRows(Unwritten):
@@ -41,7 +45,9 @@ class GrowingTable:
 
     Args:
         variable: The rows, in as many shards as there are ps, or in one piece.
+        path: That of the layer, for errors and warnings.
         first_rows: Returns the first rows of ids.
+        origin: What these depend on, besides the ids.
         admission: Which ids get a row.
         eviction: Which rows are given up by `evict`.
         follows: Whether it is known of each row when and how often it was looked up.
@@ -50,13 +56,17 @@ class GrowingTable:
     def __init__(
         self,
         variable: Any,
+        path: str,
         first_rows: Rows,
+        origin: Origin,
         admission: Admission = None,
         eviction: Sequence[Eviction] = (),
         follows: bool = False,
     ) -> None:
         self._variable = variable
+        self._path, self._has_warned = path, False
         self._first_rows = first_rows
+        self.origin = origin
         self._eviction = eviction
         is_split = isinstance(variable, PartitionedVariable)
         self.parts = list(variable.shards) if is_split else [variable]
@@ -67,10 +77,11 @@ class GrowingTable:
         self._loaded = np.zeros(0, np.int64)
         self.shards = [
             Shard(
-                _device_of(part),
+                device_of(part),
                 part.shape[0],
                 admission,
                 self._writes(i),
+                origin.numbers(),
                 is_followed=follows,
                 # Outside of a cluster nobody knows an optimizer's slots, of which a row
                 # that gets another id would have to begin anew.
@@ -79,7 +90,7 @@ class GrowingTable:
             for i, part in enumerate(self.parts)
         ]
         for part in self.parts:
-            with tf.init_scope(), tf.device(_device_of(part)):
+            with tf.init_scope(), tf.device(device_of(part)):
                 _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
         if is_split:
             self._tell_rows_in_use(self.parts)
@@ -87,7 +98,8 @@ class GrowingTable:
     def _writes(self, index: int) -> Any:
         def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
             part = self.parts[index]
-            written = [_set_rows(part, rows, self._first_rows(ids))]
+            first = self._first_rows(ids, self.shards[index].seed())
+            written = [_set_rows(part, rows, first)]
             for reference, first in self._slots:
                 if (slot := reference()) is not None:
                     written.append(_fill_rows(slot.shards[index], rows, first))
@@ -130,6 +142,17 @@ class GrowingTable:
             found.append(self._gathered(part, numbers).numpy())
         return np.concatenate(found)
 
+    def set_origin(self, saved: Any) -> None:
+        """Takes the seed of a file.
+
+        Raises:
+            InvalidArgumentError: If that, or the type of its ids, is not the table's.
+        """
+        saved = tf.constant(saved, tf.int64)
+        self.origin.checks(saved, self._path)
+        for shard in self.shards:
+            shard.origin.set(saved)
+
     def load(self, ids: np.ndarray, rows: np.ndarray) -> int:
         """Replaces the table; returns for how many ids there was no room."""
         for old, _ in list(self.export(len(ids) + 1)):
@@ -144,7 +167,7 @@ class GrowingTable:
     def _write(self, parts: Sequence[Any], ids: np.ndarray, rows: np.ndarray) -> None:
         for (shard, mine), part in zip(self._dealt(ids), parts, strict=True):
             numbers = shard.find(tf.constant(ids[mine]))
-            with _at(_device_of(part)):
+            with at(device_of(part)):
                 _set_rows(part, numbers, tf.constant(rows[mine], part.dtype))
 
     def _dealt(self, ids: np.ndarray) -> list[tuple[Shard, np.ndarray]]:
@@ -192,50 +215,10 @@ class GrowingTable:
                 without one read zeros.
         """
         return each_row_once(
-            lambda unique: self._look_up(unique, creates), ids, self._variable.shape[1:]
+            lambda unique: look_up(self.parts, self.shards, unique, creates),
+            ids,
+            self._variable.shape[1:],
         )
-
-    def _look_up(self, ids: tf.Tensor, creates: bool) -> tf.Tensor:
-        count = len(self.parts)
-        if count == 1:
-            return self._rows_of(0, ids, creates)
-        owners = owners_of(ids, count)
-        of_shards = tf.dynamic_partition(ids, owners, count)
-        order = tf.dynamic_partition(tf.range(tf.size(ids)), owners, count)
-        found = [
-            self._rows_of(i, of_shard, creates) for i, of_shard in enumerate(of_shards)
-        ]
-        return tf.dynamic_stitch(order, found)
-
-    def _rows_of(self, index: int, ids: tf.Tensor, creates: bool) -> tf.Tensor:
-        part, shard = self.parts[index], self.shards[index]
-        device = _device_of(part)
-
-        @tf.custom_gradient
-        def rows_of(handle: tf.Tensor) -> Any:
-            with _at(device):
-                rows = shard.find_or_create(ids) if creates else shard.find(ids)
-                values = tf.raw_ops.ResourceGather(
-                    resource=handle, indices=rows, dtype=part.dtype
-                )
-
-            def gradient(d_values: tf.Tensor) -> tf.IndexedSlices:
-                with _at(device):
-                    is_there = tf.not_equal(rows, ABSENT)
-                    return tf.IndexedSlices(
-                        tf.boolean_mask(d_values, is_there),
-                        tf.boolean_mask(rows, is_there),
-                        tf.constant(part.shape.as_list(), tf.int64),
-                    )
-
-            return values, gradient
-
-        with _at(device):
-            # Reads no rows, but tells the tape that the variable is used.
-            part.sparse_read(tf.constant([], tf.int64))
-            values = rows_of(part.handle)
-        values.set_shape([None, part.shape[1]])
-        return values
 
     def upsert(self, ids: np.ndarray, rows: np.ndarray) -> int:
         """Sets the rows of ids, each there once; returns for how many there was no room.
@@ -251,7 +234,7 @@ class GrowingTable:
             set_ones = tf.constant(numbers[fits])
             counts = tf.maximum(shard.known(set_ones)[1], max(stays, default=0.0))
             shard.know(set_ones, shard.now(), counts)
-            with _at(_device_of(part)):
+            with at(device_of(part)):
                 _set_rows(
                     part, numbers[fits], tf.constant(rows[mine][fits], part.dtype)
                 )
@@ -268,6 +251,20 @@ class GrowingTable:
         """Returns the ids that were removed since the last call; none at the first."""
         removed, self._removed = self._removed, []
         return np.concatenate([np.zeros(0, np.int64), *(removed or [])])
+
+    def states(self) -> list[dict[str, int]]:
+        """Returns the state of each shard, and warns the first time that one was full."""
+        states = [shard.state() for shard in self.shards]
+        refused = sum(state["refused"] for state in states)
+        if refused and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s is full: %d times an id got no row, and read zeros. Give it a larger "
+                "max_rows, an admission, or an eviction",
+                self._path,
+                refused,
+            )
+        return states
 
     def now(self) -> list[float]:
         """Returns the time of each ps."""
@@ -321,19 +318,10 @@ class GrowingTable:
                 yield shard, part, ids[some], numbers[some]
 
     def _gathered(self, part: Any, numbers: tf.Tensor) -> tf.Tensor:
-        with _at(_device_of(part)):
+        with at(device_of(part)):
             return tf.raw_ops.ResourceGather(
                 resource=part.handle, indices=numbers, dtype=part.dtype
             )
-
-
-def _at(device: str) -> Any:
-    return tf.device(device) if device else contextlib.nullcontext()
-
-
-def _device_of(part: Any) -> str:
-    spec = tf.DeviceSpec.from_string(part.device)
-    return part.device if spec.job == "ps" else ""
 
 
 def _set_rows(part: Any, rows: Any, values: tf.Tensor) -> tf.Operation:

@@ -44,6 +44,7 @@ from tfdist.parameter_server.steps.train_steps import TrainSteps
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 from tfdist.placement.link_use import STEPS, LinkUse, Traffic
+from tfdist.variables.reserved_rows import warn_of_full_tables
 
 _log = logging.getLogger("tfdist")
 
@@ -138,6 +139,8 @@ class ParameterServerDriver(DefaultDriver):
                 self._at_pace(model, method, arguments),
             ):
                 yield
+            if method == "fit":
+                warn_of_full_tables(model)
         except BaseException as error:
             # The user's `except` block may save or read variables, which steps still in
             # flight would change meanwhile.

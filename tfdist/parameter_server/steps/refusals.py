@@ -12,6 +12,7 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
+from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
     "Such a variable lives on the chief, where workers lose each other's updates. Create "
@@ -70,8 +71,20 @@ def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
     for optimizer in optimizers_of(model):
+        if optimizer.global_clipnorm:
+            _check_tables(model)
         if not is_synchronous:
             _check_optimizer(optimizer)
+
+
+def _check_tables(model: keras.Model) -> None:
+    """Checks that there is no table whose gradient Keras would make dense."""
+    for path in tables_that_grow(model):
+        raise AsynchronousTrainingError(
+            "with global_clipnorm, Keras makes a gradient of all rows in each step, and "
+            f"{path} is a table that grows: most of its rows are reserved, and not "
+            "there. Use clipnorm, by weight, or clipvalue"
+        )
 
 
 def _check_layer(layer: keras.Layer) -> None:

@@ -1,0 +1,78 @@
+"""Lookups of a training step in a table that grows, which a tape goes through."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.embedding.growing.hashing import owners_of
+from tfdist.embedding.growing.shard import ABSENT, Shard
+
+
+def look_up(
+    parts: Sequence[Any], shards: Sequence[Shard], ids: tf.Tensor, creates: bool
+) -> tf.Tensor:
+    """Looks up ids, of which each is there once, where their rows are.
+
+    Args:
+        parts: The rows of each ps.
+        shards: Which id has which row there.
+        ids: `[n]`, int64.
+        creates: Whether ids that have no row get one, if they are admitted.
+
+    Returns:
+        `[n, width]`.
+    """
+    if len(parts) == 1:
+        return _rows_of(parts[0], shards[0], ids, creates)
+    owners = owners_of(ids, len(parts))
+    of_shards = tf.dynamic_partition(ids, owners, len(parts))
+    order = tf.dynamic_partition(tf.range(tf.size(ids)), owners, len(parts))
+    found = [
+        _rows_of(part, shard, of_shard, creates)
+        for part, shard, of_shard in zip(parts, shards, of_shards, strict=True)
+    ]
+    return tf.dynamic_stitch(order, found)
+
+
+def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+    device = device_of(part)
+
+    @tf.custom_gradient
+    def rows_of(handle: tf.Tensor) -> Any:
+        with at(device):
+            rows = shard.find_or_create(ids) if creates else shard.find(ids)
+            values = tf.raw_ops.ResourceGather(
+                resource=handle, indices=rows, dtype=part.dtype
+            )
+
+        def gradient(d_values: tf.Tensor) -> tf.IndexedSlices:
+            # The rows' numbers never leave the ps.
+            with at(device):
+                is_there = tf.not_equal(rows, ABSENT)
+                return tf.IndexedSlices(
+                    tf.boolean_mask(d_values, is_there),
+                    tf.boolean_mask(rows, is_there),
+                    tf.constant(part.shape.as_list(), tf.int64),
+                )
+
+        return values, gradient
+
+    with at(device):
+        # Reads no rows, but tells the tape that the variable is used.
+        part.sparse_read(tf.constant([], tf.int64))
+        values = rows_of(part.handle)
+    values.set_shape([None, part.shape[1]])
+    return values
+
+
+def at(device: str) -> Any:
+    """Places operations on a ps; in one process, where TensorFlow would."""
+    return tf.device(device) if device else contextlib.nullcontext()
+
+
+def device_of(part: Any) -> str:
+    """Returns the device of a ps that has a part of a table, or "" of this process."""
+    spec = tf.DeviceSpec.from_string(part.device)
+    return part.device if spec.job == "ps" else ""
