@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.embedding.growing.hashing import ids_of_strings
 from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.variables.initial_value import Unwritten
 from tfdist.variables.variable import each_row_once
 
 WIDTH = 3
@@ -216,6 +217,13 @@ def test_options_that_do_not_exist(options, words):
 def test_more_rows_than_a_tensor_has_are_refused():
     with pytest.raises(ValueError, match=r"at most; max_rows=5000000000 asks for"):
         layer_of(max_rows=5_000_000_000)
+
+
+def test_more_bytes_than_there_are_are_not_reserved():
+    with pytest.raises(
+        ValueError, match=r"reserve 2,147,483,648,000 bytes for .*max_rows"
+    ):
+        Unwritten()([2**30, 500])
 
 
 def test_a_table_needs_max_rows():

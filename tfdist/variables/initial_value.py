@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist._refusal import RefusalError
 from tfdist.variables.layout import Layout
 
 _RANDOM = (
@@ -29,9 +30,23 @@ class Unwritten(keras.initializers.Initializer):
     """
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-        """Returns a tensor of which nothing was written yet."""
+        """Returns a tensor of which nothing was written yet.
+
+        Raises:
+            RefusalError: If the operating system does not reserve so much.
+        """
         dtype = tf.as_dtype(dtype or keras.config.floatx())
-        return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
+        try:
+            return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
+        except tf.errors.ResourceExhaustedError as error:
+            size = math.prod(shape) * dtype.size
+            raise RefusalError(
+                f"a ps cannot reserve {size:,} bytes for {shape[0]:,} rows of a table that "
+                "grows, or of one of its optimizer's slots, which take as much each. "
+                "Reserve fewer rows (max_rows), use more ps, or an optimizer with fewer "
+                "slots; with vm.overcommit_memory=2, the kernel gives no more than there "
+                "is"
+            ) from error
 
 
 class Piece(NamedTuple):

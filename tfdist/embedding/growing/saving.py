@@ -94,7 +94,8 @@ class _Saveable(_tf.SaveableObject):
             # Bucket by bucket, so that no copy of all rows is made.
             pieces = [[self._values(rows) for rows in rows_of]]
             if self._origin is not None:
-                seen, count = zip(*map(self._shard.known, rows_of), strict=True)
+                known = [self._shard.known(rows) for rows in rows_of]
+                seen, count = (list(of_rows) for of_rows in zip(*known, strict=True))
                 waiting, batches = self._shard.waiting()
                 where = buckets_of(waiting) - first
                 pieces += [tf.dynamic_partition(ids, buckets, end - first), seen, count]
