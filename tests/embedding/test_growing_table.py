@@ -289,7 +289,7 @@ def test_a_second_save_has_what_changed_since_the_first():
     table.remove(IDS[:20])
     table.look_up(tf.constant(IDS[:1] + 1), creates=True)
     second, other = pieces(saveables), table_of(2)
-    assert sum(len(each) for name, each in first.items() if "t/ids" in name) == 40
+    assert sum(len(rows) for name, rows in first.items() if "t/rows" in name) == 40
     restore(table_saveables(other, "t"), second)
     assert content(other) == content(table)
 

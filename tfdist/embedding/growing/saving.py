@@ -21,6 +21,9 @@ from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import Shard
 
+# Of a line of what is known: that of the origin, of an id with a row, and of one without.
+_ORIGIN, _ROW, _WAITING = range(3)
+
 
 def table_saveables(table: Any, name: str) -> list[Any]:
     """Returns what saves and restores a table, one for each ps."""
@@ -71,47 +74,44 @@ class _Saveable(_tf.SaveableObject):
         super().__init__(part, specs, name)
 
     def _kinds(self) -> list[tuple[str, tf.DType]]:
+        # Few tensors: TensorFlow traces each one anew in every save.
         rows = [("rows", self._part.dtype)]
-        if self._origin is None:
-            return rows
-        return [
-            *rows,
-            ("ids", tf.int64),
-            ("seen", tf.float64),
-            ("count", tf.float32),
-            ("waiting", tf.int64),
-            ("batches", tf.int64),
-            # Of each bucket, since any of them may be the only one that a ps restores.
-            ("origin", tf.int64),
-        ]
+        return rows if self._origin is None else [*rows, ("known", tf.int64)]
 
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
             ids, rows = self._shard.in_use()
+            values = tf.raw_ops.ResourceGather(
+                resource=self._part.handle, indices=rows, dtype=self._part.dtype
+            )
+            values.set_shape([None, *self._part.shape[1:]])
             buckets = buckets_of(ids) - first
-            rows_of = tf.dynamic_partition(rows, buckets, end - first)
-            # Bucket by bucket, so that no copy of all rows is made.
-            pieces = [[self._values(rows) for rows in rows_of]]
+            pieces = [tf.dynamic_partition(values, buckets, end - first)]
             if self._origin is not None:
-                known = [self._shard.known(rows) for rows in rows_of]
-                seen, count = (list(of_rows) for of_rows in zip(*known, strict=True))
-                waiting, batches = self._shard.waiting()
-                where = buckets_of(waiting) - first
-                pieces += [tf.dynamic_partition(ids, buckets, end - first), seen, count]
-                pieces += [
-                    tf.dynamic_partition(numbers, where, end - first)
-                    for numbers in (waiting, batches)
-                ]
-                pieces.append([self._shard.origin.read()] * (end - first))
+                known, of = self._known(ids, rows, tf.range(first, end))
+                pieces.append(tf.dynamic_partition(known, of - first, end - first))
             return pieces
 
-    def _values(self, rows: tf.Tensor) -> tf.Tensor:
-        values = tf.raw_ops.ResourceGather(
-            resource=self._part.handle, indices=rows, dtype=self._part.dtype
+    def _known(
+        self, ids: tf.Tensor, rows: tf.Tensor, buckets: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns lines of four numbers, and the bucket of each.
+
+        The first line of a bucket has the origin, since any of them may be the only one
+        that a ps restores; then come ids with rows, and those that wait for one.
+        """
+        seen, count = self._shard.known(rows)
+        waiting, batches = self._shard.waiting()
+        origins = tf.broadcast_to(self._shard.origin.read(), [tf.size(buckets), 2])
+        lines = [
+            _lines(_ORIGIN, *tf.unstack(origins, axis=1)),
+            _lines(_ROW, ids, _bits(seen), tf.cast(_bits(count), tf.int64)),
+            _lines(_WAITING, waiting, batches),
+        ]
+        return tf.concat(lines, 0), tf.concat(
+            [buckets, buckets_of(ids), buckets_of(waiting)], 0
         )
-        values.set_shape([None, *self._part.shape[1:]])
-        return values
 
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
@@ -119,21 +119,33 @@ class _Saveable(_tf.SaveableObject):
         """Numbers the rows anew, in their order."""
         kinds = len(self._kinds())
         with tf.device(self._part.device):
-            rows, *of_ids = [
+            rows, *known = [
                 tf.concat(restored_tensors[kind::kinds], 0) for kind in range(kinds)
             ]
-            checked = self._fits(rows)
-            if self._origin is not None:
-                origin = of_ids.pop()[:2]
-                checked += self._origin.checks(origin, self._name)
-            with tf.control_dependencies(checked):
-                numbers = tf.range(1, tf.shape(rows, tf.int64)[0] + 1)
-                written = set_rows(self._part.handle, numbers, rows)
+            numbers = tf.range(1, tf.shape(rows, tf.int64)[0] + 1)
             if self._origin is None:
-                return written
+                with tf.control_dependencies(self._fits(rows)):
+                    return set_rows(self._part.handle, numbers, rows)
+            kind, *columns = tf.unstack(tf.reshape(known[0], [-1, 4]), axis=1)
+            lines = tf.stack(columns, axis=1)
+            origin = tf.boolean_mask(lines, tf.equal(kind, _ORIGIN))[0, :2]
+            of_rows = tf.boolean_mask(lines, tf.equal(kind, _ROW))
+            ids, seen, count = tf.unstack(of_rows, axis=1)
+            of_waiting = tf.boolean_mask(lines, tf.equal(kind, _WAITING))
+            waiting, batches, _ = tf.unstack(of_waiting, axis=1)
+            checked = [*self._fits(rows), *self._origin.checks(origin, self._name)]
+            with tf.control_dependencies(checked):
+                written = set_rows(self._part.handle, numbers, rows)
             with tf.control_dependencies([written] if written is not None else []):
                 self._shard.origin.set(origin)
-                return self._shard.restore(numbers, *of_ids)
+                return self._shard.restore(
+                    numbers,
+                    ids,
+                    tf.bitcast(seen, tf.float64),
+                    tf.bitcast(tf.cast(count, tf.int32), tf.float32),
+                    waiting,
+                    batches,
+                )
 
     def _fits(self, rows: tf.Tensor) -> list[Any]:
         width, most = self._part.shape[1], self._shard.capacity - 1
@@ -152,6 +164,17 @@ class _Saveable(_tf.SaveableObject):
                 "has room. Build the layer with a larger max_rows",
             ),
         ]
+
+
+def _lines(kind: int, *columns: tf.Tensor) -> tf.Tensor:
+    """Returns int64 lines of the kind and three columns, of which some may be left out."""
+    first = tf.fill(tf.shape(columns[0]), tf.constant(kind, tf.int64))
+    nothing = tf.zeros_like(columns[0])
+    return tf.stack([first, *columns, *[nothing] * (3 - len(columns))], axis=1)
+
+
+def _bits(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(numbers, tf.int64 if numbers.dtype.size == 8 else tf.int32)
 
 
 class _Pieces:
