@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdist
+from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.saving import slot_saveables, table_saveables
@@ -122,6 +123,47 @@ def test_ids_without_a_row_read_zeros_and_have_no_gradient(num_shards):
     gradients = tape.gradient(rows, [part.handle for part in table.parts])
     assert not rows.numpy().any()
     assert [len(each.indices) for each in gradients] == [0] * num_shards
+
+
+@SHARDS
+@pytest.mark.parametrize("size", [2, 30], ids=["by rows", "by sums"])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_bags_are_what_their_rows_say(num_shards, size, is_weighted):
+    table, random = table_of(num_shards), np.random.default_rng(2)
+    ids = random.choice(IDS, 4 * size)
+    bag = Bag(
+        tf.constant(ids),
+        tf.constant(np.repeat([0, 1, 3, 4], size)),
+        tf.constant(random.normal(size=len(ids)), tf.float32) if is_weighted else None,
+        tf.constant(5, tf.int64),
+    )
+    weights = np.ones(len(ids)) if bag.weights is None else bag.weights.numpy()
+    with tf.GradientTape(persistent=True) as tape:
+        for part in table.parts:
+            tape.watch(part.handle)
+        found = table.sum_bags(bag, "sum", creates=True)
+        rows = table.look_up(bag.ids, creates=False) * weights[:, np.newaxis]
+        expected = tf.math.unsorted_segment_sum(rows, bag.segments, 5)
+        losses = [tf.reduce_sum(each**2) for each in (found, expected)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for part in table.parts:
+        ours, theirs = (
+            tf.convert_to_tensor(tape.gradient(loss, part.handle)) for loss in losses
+        )
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert not ours[0].numpy().any()
+
+
+def test_bags_of_ids_without_rows_are_zeros_and_have_no_gradient():
+    table = table_of(2, admission=tfdist.CountFilter(2))
+    bag = Bag(tf.constant(IDS), tf.range(40, dtype=tf.int64) // 4, None, 10)
+    with tf.GradientTape() as tape:
+        for part in table.parts:
+            tape.watch(part.handle)
+        found = table.sum_bags(bag, "mean", creates=True)
+    gradients = tape.gradient(found, [part.handle for part in table.parts])
+    assert not found.numpy().any()
+    assert [len(each.indices) for each in gradients] == [0, 0]
 
 
 SOME = st.lists(st.sampled_from(IDS[:12].tolist()), min_size=1, max_size=5, unique=True)

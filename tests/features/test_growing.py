@@ -39,11 +39,17 @@ def model_of(table, optimizer, loss=total, **options):
 
 @pytest.mark.feature("Tables that grow: each id gets one row, and no gradient is lost")
 @pytest.mark.parametrize("steps_per_execution", [1, 10])
+@pytest.mark.parametrize("is_bag", [False, True], ids=["rows", "bags"])
 def test_an_id_gets_one_row_and_no_gradient_is_lost(
-    strategy, until_both_ran, steps_per_execution
+    strategy, until_both_ran, steps_per_execution, is_bag
 ):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=1000, seed=0)
+        options = {"max_rows": 1000, "seed": 0}
+        table = (
+            tfdist.DynamicEmbeddingBag(DIM, "sum", **options)
+            if is_bag
+            else tfdist.DynamicEmbedding(DIM, **options)
+        )
         model = model_of(
             table, keras.optimizers.SGD(RATE), steps_per_execution=steps_per_execution
         )

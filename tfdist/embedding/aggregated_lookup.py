@@ -1,5 +1,6 @@
 """Sparse embedding lookups that sum rows on the parameter servers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -116,23 +117,30 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     with tf.name_scope(name or "lookup_sparse"):
         bag = batch.bag(table, sp_ids, sp_weights)
         entries = routing.Entries(bag.ids, bag.segments, bag.weights)
-        row_bytes = table.dim * table.dtype.size
         routed = [
-            routing.choose(each, row_bytes, aggregate)
+            routing.choose(each, table.dim * table.dtype.size, aggregate)
             for each in routing.split(entries, table.sizes, table.partition_strategy)
         ]
         if counter is not None:
             counter.add(tf.add_n([each.bytes for each in routed]))
         routes = [each.route for each in routed]
         blocks = sums_on_shards(table.params, routes, max_norm)
-        sums = [
+        return tf.cast(combined(blocks, routes, bag, combiner), table.dtype)
+
+
+def combined(
+    blocks: Sequence[tf.Tensor],
+    routes: Sequence[routing.Route],
+    bag: batch.Bag,
+    combiner: str,
+) -> tf.Tensor:
+    """Combines what the shards have sent, on the worker: `[batch, dim]`."""
+    sums = tf.add_n(
+        [
             sum_of_block(block, route, bag.num_segments)
             for block, route in zip(blocks, routes, strict=True)
         ]
-        return tf.cast(_combined(tf.add_n(sums), bag, combiner), table.dtype)
-
-
-def _combined(sums: tf.Tensor, bag: batch.Bag, combiner: str) -> tf.Tensor:
+    )
     if combiner == "sum":
         return sums
     weights = bag.weights

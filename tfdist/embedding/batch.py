@@ -151,7 +151,6 @@ def _assert(condition: tf.Tensor, *message: Any) -> list[tf.Operation]:
 
 
 def _in_range(ids: tf.Tensor, num_rows: int, name: str) -> list[tf.Operation]:
-    # Check before routing, since `routing.unpack` takes a negative row for a length.
     # In int64, because int32 ids compared with a larger `num_rows` overflow silently.
     inside = (ids >= 0) & (tf.cast(ids, tf.int64) < num_rows)
     return _assert(

@@ -13,15 +13,23 @@ import tensorflow as tf
 from tfdist.embedding import routing
 from tfdist.variables.partitioned import PartitionedVariable
 
+Find = Callable[[tf.Tensor], tf.Tensor]
+"""Returns the rows of ids, each there once, and `ABSENT` for those that have none."""
+
+ABSENT = 0
+"""The row of ids that have none: zeros, and nothing updates it."""
+
 
 def sums_on_shards(
     params: Sequence[tf.Variable | tf.Tensor] | PartitionedVariable,
     routes: Sequence[routing.Route],
-    max_norm: float | None,
+    max_norm: float | None = None,
+    find: Sequence[Find] | None = None,
 ) -> list[tf.Tensor]:
     """Sums rows of each shard by segment, on the shard's device: `[segments, dim]`.
 
-    Rows with a larger norm than `max_norm` are first scaled down to it.
+    Rows with a larger norm than `max_norm` are first scaled down to it. Messages have
+    ids in place of rows if it is given how to `find` their rows, shard by shard.
 
     Cost: each shard receives its message and weights, sends its block, and later
     receives the block's gradient. The gradient with respect to the shard is computed
@@ -35,8 +43,11 @@ def sums_on_shards(
             route.message,
             [] if route.ps_weights is None else [route.ps_weights],
             max_norm,
+            how,
         )
-        for shard, route in zip(params, routes, strict=True)
+        for shard, route, how in zip(
+            params, routes, find or [None] * len(routes), strict=True
+        )
     ]
 
 
@@ -45,12 +56,15 @@ def _sum_on_shard(
     message: tf.Tensor,
     weights: Sequence[tf.Tensor],
     max_norm: float | None,
+    find: Find | None,
 ) -> tf.Tensor:
     # The weights are arguments because a custom gradient reaches arguments only, not
     # captured tensors.
     @tf.custom_gradient
     def block_of(table: tf.Tensor, *weights: tf.Tensor) -> Any:
-        block, gradient = _block_and_gradient(shard, table, message, weights, max_norm)
+        block, gradient = _block_and_gradient(
+            shard, table, message, weights, max_norm, find
+        )
 
         def flat_gradient(d_block: tf.Tensor) -> list[Any]:
             by_table, by_weights = gradient(d_block)
@@ -72,6 +86,7 @@ def _block_and_gradient(
     message: tf.Tensor,
     weights: Sequence[tf.Tensor],
     max_norm: float | None,
+    find: Find | None,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.IndexedSlices, list[tf.Tensor]]]]:
     """Returns the block of one shard, and the function that computes its gradients."""
     with tf.device(_device_of(shard)):
@@ -81,14 +96,15 @@ def _block_and_gradient(
         # sum take its rows from the whole table, which each step then copies. It does not
         # see through this.
         index = tf.ensure_shape(index, [None])
+        numbers = unique_ids if find is None else find(unique_ids)
         # Not `shard.sparse_read`: TensorFlow would notice the variable, and require a
         # gradient function with the argument `variables`.
         rows = _computable(
             tf.raw_ops.ResourceGather(
-                resource=table, indices=unique_ids, dtype=shard.dtype
+                resource=table, indices=numbers, dtype=shard.dtype
             )
             if table.dtype == tf.resource
-            else tf.gather(table, unique_ids)
+            else tf.gather(table, numbers)
         )
         clipped = clip_rows(rows, max_norm)
         # On the plain route the ps gets no weights. Which route is taken is known only
@@ -111,7 +127,14 @@ def _block_and_gradient(
                 weights_gradient(d_block, clipped, index, segments)[: tf.size(each)]
                 for each in weights
             ]
-            return tf.IndexedSlices(d_rows, unique_ids, shape), by_weights
+            if find is None:
+                return tf.IndexedSlices(d_rows, numbers, shape), by_weights
+            is_there = tf.not_equal(numbers, ABSENT)
+            return tf.IndexedSlices(
+                tf.boolean_mask(d_rows, is_there),
+                tf.boolean_mask(numbers, is_there),
+                tf.cast(shape, numbers.dtype),
+            ), by_weights
 
     return block, gradient
 

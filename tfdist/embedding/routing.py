@@ -98,7 +98,7 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
     # Weights are empty or ones where a route needs none, since `tf.cond` requires both
     # routes to have the same fields.
     of_rows = Route(
-        message=unique_rows,
+        message=pack(unique_rows, unique_rows[:0]),
         ps_weights=None if weights is None else weights[:0],
         num_slots=tf.size(unique_rows),
         slots=slots,
@@ -125,11 +125,10 @@ def choose(entries: Entries, row_bytes: int, aggregate: bool | None) -> RoutedSh
 def pack(rows: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Packs the rows and the lengths of their segments into one message.
 
-    Every message costs some hundred bytes, so one is better than two. Rows are never
-    negative; lengths are negated to tell them apart.
+    Every message costs some hundred bytes, so one is better than two. Its first number
+    is that of rows.
     """
-    # A length is never 0, which has no sign: each run has at least one id.
-    return tf.concat([rows, -lengths], axis=0)
+    return tf.concat([[tf.size(rows, rows.dtype)], rows, lengths], axis=0)
 
 
 def unpack(message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -137,8 +136,8 @@ def unpack(message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
     Each row that no length covers is a segment by itself: on the plain route, all are.
     """
-    rows = tf.boolean_mask(message, message >= 0)
-    lengths = -tf.boolean_mask(message, message < 0)
+    end = message[0] + 1
+    rows, lengths = message[1:end], message[end:]
     alone = tf.size(rows, lengths.dtype) - tf.reduce_sum(lengths)
     lengths = tf.concat([lengths, tf.ones([alone], lengths.dtype)], axis=0)
     num_segments = tf.size(lengths)

@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding import checks
+from tfdist.embedding.aggregated_lookup import combined
+from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing.growing_layer import GrowingLayer
+from tfdist.embedding.routing import Route
 
 # Of an id that no table is asked for in earnest: it makes the last row one of zeros.
 _LAST = np.iinfo(np.int64).max
@@ -99,6 +102,13 @@ class SortedTable(tf.Module):
         rows = tf.gather(self.rows, places)
         is_there = tf.equal(tf.gather(self.ids, places), ids)
         return rows * tf.cast(is_there, rows.dtype)[:, tf.newaxis]
+
+    def sum_bags(self, bag: Bag, combiner: str, creates: bool) -> tf.Tensor:
+        """Combines the rows of bags: `[batch, width]`."""
+        rows = self.look_up(bag.ids, creates)
+        places = tf.range(tf.size(bag.ids))
+        route = Route(bag.ids, None, tf.size(places), places, bag.segments, bag.weights)
+        return combined([rows], [route], bag, combiner)
 
     def export(self, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields ids and their rows, at most `chunk` at a time."""

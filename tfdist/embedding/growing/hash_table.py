@@ -2,10 +2,8 @@
 
 import tensorflow as tf
 
+from tfdist.embedding.differentiable import ABSENT
 from tfdist.variables.resources import Resource
-
-NOTHING = 0
-"""What is found for ids that are not there."""
 
 
 class HashTable(Resource):
@@ -27,12 +25,12 @@ class HashTable(Resource):
         )
 
     def find(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the number of each id, and `NOTHING` for those that are not there."""
+        """Returns the number of each id, and `ABSENT` for those that are not there."""
         with tf.device(self.device):
             found = tf.raw_ops.LookupTableFindV2(
                 table_handle=self.handle,
                 keys=ids,
-                default_value=tf.constant(NOTHING, tf.int64),
+                default_value=tf.constant(ABSENT, tf.int64),
             )
         found.set_shape(ids.shape)
         return found

@@ -6,8 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.embedding import routing
+from tfdist.embedding.aggregated_lookup import combined
+from tfdist.embedding.batch import Bag
+from tfdist.embedding.differentiable import ABSENT, sums_on_shards
 from tfdist.embedding.growing.hashing import owners_of
-from tfdist.embedding.growing.shard import ABSENT, Shard
+from tfdist.embedding.growing.shard import Shard
 
 
 def look_up(
@@ -34,6 +38,46 @@ def look_up(
         for part, shard, of_shard in zip(parts, shards, of_shards, strict=True)
     ]
     return tf.dynamic_stitch(order, found)
+
+
+def sum_bags(
+    parts: Sequence[Any],
+    shards: Sequence[Shard],
+    bag: Bag,
+    combiner: str,
+    creates: bool,
+) -> tf.Tensor:
+    """Combines the rows of bags, by the route that moves fewer bytes for each ps.
+
+    Args:
+        parts: The rows of each ps.
+        shards: Which id has which row there.
+        bag: The ids, which may repeat.
+        combiner: `"sum"`, `"mean"` or `"sqrtn"`.
+        creates: Whether ids that have no row get one, if they are admitted.
+
+    Returns:
+        `[batch, width]`, of at least float32.
+    """
+    row_bytes = parts[0].shape[1] * parts[0].dtype.size
+    owners = owners_of(bag.ids, len(parts))
+    places = tf.dynamic_partition(tf.range(tf.size(owners)), owners, len(parts))
+    routes = [
+        routing.choose(_chosen(bag, place), row_bytes, aggregate=None).route
+        for place in places
+    ]
+    find = [shard.find_or_create if creates else shard.find for shard in shards]
+    blocks = sums_on_shards(parts, routes, find=find)
+    return combined(blocks, routes, bag, combiner)
+
+
+def _chosen(bag: Bag, places: tf.Tensor) -> routing.Entries:
+    weights = bag.weights
+    return routing.Entries(
+        tf.gather(bag.ids, places),
+        tf.gather(bag.segments, places),
+        None if weights is None else tf.gather(weights, places),
+    )
 
 
 def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tensor:

@@ -10,12 +10,9 @@ from tfdist.embedding.growing.admission import (
     CountFilter,
     ProbabilityFilter,
 )
-from tfdist.embedding.growing.hash_table import NOTHING, HashTable
+from tfdist.embedding.growing.hash_table import ABSENT, HashTable
 from tfdist.embedding.growing.reserved import Reserved
 from tfdist.variables.resources import Numbers, Resource
-
-ABSENT = NOTHING
-"""The row of ids that have none: zeros, and nothing updates it."""
 
 # In `Shard._state`: of rows, how many were ever used (with that of absent ids) and how many
 # of these are free; of ids, how many got a row, did not as all were used, and lost theirs.

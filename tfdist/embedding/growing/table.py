@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing import saving
 from tfdist.embedding.growing.admission import Admission
 from tfdist.embedding.growing.eviction import (
@@ -18,7 +19,7 @@ from tfdist.embedding.growing.eviction import (
 )
 from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
-from tfdist.embedding.growing.lookup import at, device_of, look_up
+from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import ABSENT, Shard
@@ -219,6 +220,10 @@ class GrowingTable:
             ids,
             self._variable.shape[1:],
         )
+
+    def sum_bags(self, bag: Bag, combiner: str, creates: bool) -> tf.Tensor:
+        """Combines the rows of bags: `[batch, width]`, of at least float32."""
+        return sum_bags(self.parts, self.shards, bag, combiner, creates)
 
     def upsert(self, ids: np.ndarray, rows: np.ndarray) -> int:
         """Sets the rows of ids, each there once; returns for how many there was no room.
