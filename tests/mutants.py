@@ -221,11 +221,8 @@ MUTANTS = (
     ),
     Mutant(
         "slots-of-the-id-before",
-        "tfdist/embedding/growing/table.py",
-        (
-            "for reference, first in self._slots:",
-            "for reference, first in ():",
-        ),
+        "tfdist/embedding/growing/slots.py",
+        ("for slot, first in there", "for slot, first in ()"),
         "tests/embedding/test_growing_table.py::"
         "test_any_sequence_does_what_a_dictionary_does",
     ),

@@ -245,7 +245,7 @@ def test_a_slot_is_forgotten_with_its_optimizer():
         (2.0,) * WIDTH
     }
     slot_of(table, 3.0)
-    assert len(table._slots) == 2
+    assert len(table.slots) == 2
 
 
 def test_removed_ids_are_kept_for_those_alone_who_ask():

@@ -46,7 +46,7 @@ def sums_on_shards(
             how,
         )
         for shard, route, how in zip(
-            params, routes, find or [None] * len(routes), strict=True
+            params, routes, find or len(routes) * (None,), strict=True
         )
     ]
 

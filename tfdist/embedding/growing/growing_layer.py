@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -12,6 +11,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._refusal import RefusalError
 from tfdist.embedding import checks
+from tfdist.embedding.growing import files
 from tfdist.embedding.growing.admission import (
     Admission,
     admission_of,
@@ -82,7 +82,7 @@ class GrowingLayer(keras.layers.Layer):
         self.admission = admission_of(admission)
         self.eviction = evictions_of(eviction)
         self.follow = follow
-        self._origin = Origin(seed, is_drawn, key_dtype == "string")
+        self.origin = Origin(seed, is_drawn, key_dtype == "string")
         self._first_rows = rows_by(
             self.embeddings_initializer, output_dim, self.variable_dtype
         )
@@ -97,7 +97,7 @@ class GrowingLayer(keras.layers.Layer):
     def seed(self) -> int:
         """What the first rows depend on, besides the ids: that of a checkpoint, once read."""
         if not self.built or self.is_frozen:
-            return self._origin.seed
+            return self.origin.seed
         return int(self.table.shards[0].seed())
 
     @property
@@ -130,7 +130,7 @@ class GrowingLayer(keras.layers.Layer):
             value,
             self.path,
             self._first_rows,
-            self._origin,
+            self.origin,
             self.admission,
             self.eviction,
             self.follows,
@@ -262,41 +262,17 @@ class GrowingLayer(keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Writes ids and their rows, as the chief reads them."""
         self._check_built()
-        found = list(self.export())
-        store["ids"] = np.concatenate(
-            [np.zeros(0, np.int64), *(ids for ids, _ in found)]
-        )
-        store["rows"] = np.concatenate(
-            [np.zeros((0, self.output_dim)), *(rows for _, rows in found)]
-        ).astype(self.variable_dtype)
-        store["origin"] = replace(self._origin, seed=self.seed).numbers()
-        if hasattr(self, "index"):
-            # An optimizer's slots are saved whole then, and by the rows' numbers.
-            store["index"] = np.frombuffer(self.index.serialize(), np.uint8)
+        files.save(self, store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Replaces the table by the ids and rows of a file."""
-        ids, rows = np.asarray(store["ids"]), np.asarray(store["rows"])
+        """Replaces the table by the ids and rows of a file.
+
+        Raises:
+            RuntimeError: If training steps are under way.
+            ValueError: If the file is of another `output_dim`, or has too many rows.
+        """
         self._check_quiet("load")
-        if rows.shape[1:] != (self.output_dim,):
-            raise ValueError(
-                f"{self.path}: the file has rows of {rows.shape[1]} numbers, and output_dim "
-                f"is {self.output_dim}: build the layer as it was saved"
-            )
-        if lacking := self.table.without_room(ids):
-            raise ValueError(
-                f"{self.path}: the file has {len(ids)} rows, and {lacking} of them find no "
-                f"room in max_rows={self.max_rows}: build the layer with more"
-            )
-        self.table.set_origin(np.asarray(store["origin"]))
-        if hasattr(self, "index"):
-            of_file = None
-            if "index" in store.keys():  # noqa: SIM118 - it is h5py's
-                of_file = np.asarray(store["index"]).tobytes()
-            self.index.load(ids, of_file)
-            self.table.write(ids, rows)
-        else:
-            self.table.load(ids, rows)
+        files.load(self, store)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
         if save_type == "savedmodel" and not self.is_frozen:

@@ -1,7 +1,6 @@
 """A table over all ps: its rows, their ids, and lookups that a tape goes through."""
 
 import logging
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,18 +22,16 @@ from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
 from tfdist.embedding.growing.shard import ABSENT, Shard
-from tfdist.variables.initial_value import Unwritten, constant_of
+from tfdist.embedding.growing.slots import (
+    SlotOfRows,
+    Slots,
+    fill_rows,
+    initializer_of_slot,
+)
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import each_row_once
 
 _log = logging.getLogger("tfdist")
-
-
-class SlotOfRows(Unwritten):
-    """Reserves the memory of a slot, of which each row begins with `first`."""
-
-    def __init__(self, first: float) -> None:
-        self.first = float(first)
 
 
 class GrowingTable:
@@ -71,8 +68,7 @@ class GrowingTable:
         self._eviction = eviction
         is_split = isinstance(variable, PartitionedVariable)
         self.parts = list(variable.shards) if is_split else [variable]
-        # Each slot with what a row of it begins with. Weakly: an optimizer may be replaced.
-        self._slots: list[tuple[weakref.ref[Any], float]] = []
+        self.slots = Slots()
         # None until somebody asks, and will ask again.
         self._removed: list[np.ndarray] | None = None
         self._loaded = np.zeros(0, np.int64)
@@ -100,36 +96,25 @@ class GrowingTable:
         def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
             part = self.parts[index]
             first = self._first_rows(ids, self.shards[index].seed())
-            written = [_set_rows(part, rows, first)]
-            for reference, first in self._slots:
-                if (slot := reference()) is not None:
-                    written.append(_fill_rows(slot.shards[index], rows, first))
-            return written
+            return [
+                _set_rows(part, rows, first),
+                *self.slots.write_first(index, rows),
+            ]
 
         return write
 
-    def initializer_of_slot(self, name: str, initializer: Any) -> Any:
-        """Returns what creates an optimizer's slot of which no row is written yet.
+    def initializer_of_slot(self, name: str, initializer: Any) -> SlotOfRows:
+        """Returns what creates a slot: see `slots.initializer_of_slot`."""
+        return initializer_of_slot(name, initializer)
 
-        Raises:
-            ValueError: If its rows do not all begin with one number.
-        """
-        if constant_of(initializer) is None:
-            raise ValueError(
-                f"{name}: the rows of a slot of a table that grows begin with one number, "
-                f"as with keras.optimizers.Adagrad; received {initializer!r}"
-            )
-        return SlotOfRows(constant_of(initializer))
-
-    def add_slot(self, slot: Any, initializer: "SlotOfRows") -> None:
+    def add_slot(self, slot: Any, initializer: SlotOfRows) -> None:
         """Has each row that is created from now on begin with a row of the slot, too."""
-        self._slots = [each for each in self._slots if each[0]() is not None]
-        self._slots.append((weakref.ref(slot), initializer.first))
+        self.slots.add(slot, initializer.first)
         slot.growth = self
         self._tell_rows_in_use(slot.shards)
         for shard, part in zip(self.shards, slot.shards, strict=True):
             with tf.init_scope():
-                _fill_rows(part, tf.range(shard.used()), initializer.first)
+                fill_rows(part, tf.range(shard.used()), initializer.first)
 
     def has_slot(self, variable: Any) -> bool:
         """Whether a variable is a slot of the table."""
@@ -331,8 +316,3 @@ class GrowingTable:
 
 def _set_rows(part: Any, rows: Any, values: tf.Tensor) -> tf.Operation:
     return set_rows(part.handle, tf.cast(rows, tf.int64), values)
-
-
-def _fill_rows(part: Any, rows: tf.Tensor, number: float) -> tf.Operation:
-    shape = tf.concat([tf.shape(rows), part.shape[1:]], 0)
-    return _set_rows(part, rows, tf.fill(shape, tf.cast(number, part.dtype)))
