@@ -570,3 +570,29 @@ def test_room_of_a_table_that_grows(strategy, program, monkeypatch):
     for before, now in zip(written, program(main, 100), strict=True):
         assert before.shape == (64, 4)
         np.testing.assert_array_equal(now, before)
+
+
+@new_rows
+def test_an_export_after_a_restart_lacks_rows_given_up_before(
+    strategy, program, killed, tmp_path
+):
+    stays, goes = np.arange(8), np.arange(100, 108)
+    x = np.concatenate([goes, np.tile(stays, 3 * STEPS - 1)])
+    data = tf.data.Dataset.from_tensor_slices((x, np.ones(len(x)))).batch(8)
+
+    def main(*callbacks):
+        table, model = growing(strategy, max_rows=100, eviction=tfdist.EvictRare(3.0))
+        own = [tfdist.DeltaExport(tmp_path / "exports"), tfdist.EvictRows()]
+        options = {"epochs": 3, "steps_per_epoch": STEPS, "verbose": 0}
+        model.fit(data, callbacks=[*own, *callbacks], **options)
+        return table
+
+    killed(main, [(1, 3)], at=(1, 6))
+    (tmp_path / "exports" / ".unfinished").mkdir()
+    (first,) = tfdist.read_export(tmp_path / "exports").values()
+    assert set(first[0]) == {*stays, *goes}
+    table = program(main)
+    ids, rows = tfdist.read_export(tmp_path / "exports")[table.path]
+    assert set(ids) == set(stays)
+    np.testing.assert_array_equal(rows, table.lookup(ids))
+    assert not list((tmp_path / "exports").glob(".*"))
