@@ -83,7 +83,7 @@ class _Saveable(_tf.SaveableObject):
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
-            ids, rows, sizes = self._shard.in_order(first, end)
+            ids, rows, sizes = _order_of(self._shard, first, end)
             values = tf.raw_ops.ResourceGather(
                 resource=self._part.handle, indices=rows, dtype=self._part.dtype
             )
@@ -133,6 +133,26 @@ class _Saveable(_tf.SaveableObject):
                 "has room. Build the layer with a larger max_rows",
             ),
         ]
+
+
+def _order_of(
+    shard: Shard, first: int, end: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns what `in_order` does: once for a table and its slots in one save.
+
+    A checkpoint does not wait for a step that takes too long, and such a step may create
+    rows meanwhile: found again, the order would give a slot rows of other ids.
+    """
+    if tf.executing_eagerly():
+        return shard.in_order(first, end)
+    # Kept by the graph, since a tensor keeps its graph alive.
+    kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
+    orders: dict[Shard, Any] = kept[0] if kept else {}
+    kept[:] = [orders]
+    if shard not in orders:
+        orders[shard] = shard.in_order(first, end)
+    found: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = orders[shard]
+    return found
 
 
 class _Pieces:
