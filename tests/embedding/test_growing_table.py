@@ -336,6 +336,24 @@ def test_a_second_save_has_what_changed_since_the_first():
     assert content(other) == content(table)
 
 
+def test_rows_that_a_late_step_creates_during_a_save_mix_nothing_up():
+    table, slot = filled(2)
+    rows, slots = content(table), rows_of(table, slot)
+
+    @tf.function(autograph=False)
+    def save():
+        saved = pieces(table_saveables(table, "t"))
+        table.look_up(tf.constant(IDS + 1), creates=True)
+        return saved | pieces(slot_saveables(table, slot.shards, "s"))
+
+    other = table_of(2)
+    other_slot = slot_of(other, 0.0)
+    restore(saveables_of(other, other_slot), save())
+    assert len(content(table)) == 2 * len(IDS)
+    assert content(other) == rows
+    np.testing.assert_equal(rows_of(other, other_slot), slots)
+
+
 @pytest.mark.parametrize(
     ("origin", "words"),
     [

@@ -1,12 +1,16 @@
 """Embedding tables that grow."""
 
+from collections import Counter
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.checkpoint.variables import VariableWriter
 from tfdist.embedding.growing.initial_rows import rows_by
+from tfdist.embedding.growing.shard import Shard
 
 # What the ps keep of ids has numbers for names.
 pytestmark = [
@@ -235,3 +239,21 @@ def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
     table.upsert(IDS[:3], np.ones((3, DIM)))
     model.load_weights(path)
     np.testing.assert_allclose([fit(), fit()], losses, rtol=1e-6)
+
+
+def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):
+    """Of two orders, the second could have rows that a late step creates meanwhile."""
+    found = Counter()
+    in_use = vars(Shard)["in_use"]
+
+    def noted(shard):
+        found[shard] += 1
+        return in_use.__get__(shard, Shard)()
+
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        model = model_of(table, keras.optimizers.Adam(0.1))
+        model.optimizer.build(model.trainable_variables)
+    monkeypatch.setattr(Shard, "in_use", noted)
+    VariableWriter(model=[*model.variables, *model.optimizer.variables])
+    assert found == dict.fromkeys(table.table.shards, 1)

@@ -537,3 +537,62 @@ def test_other_shards(strategy, regression, program):
     written, read = program(main, 2), program(main, 4)
     for one, other in zip(written, read, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def growing(strategy, **options):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(4, seed=0, name="table", **options)
+        inputs = keras.Input((), dtype="int64")
+        model = keras.Model(inputs, keras.layers.Dense(1)(table(inputs)))
+        model.compile(keras.optimizers.Adagrad(0.1), "mse")
+    return table, model
+
+
+new_rows = pytest.mark.sets_new_rows(r"embeddings|^(while/input_)?\d+$")
+
+
+@new_rows
+@pytest.mark.feature("`fit` resumes tables that grow, with room for more rows or fewer")
+def test_room_of_a_table_that_grows(strategy, program, monkeypatch):
+    ids = np.arange(64) * 2**50
+    free = shutil.disk_usage(program.directory.parent)._replace(free=2**22)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+
+    def main(max_rows):
+        table, model = growing(strategy, max_rows=max_rows)
+        model.fit(ids, np.ones(64), epochs=1, **FIT)
+        slot = np.array(model.optimizer._accumulators[0])
+        return table.lookup(ids), slot
+
+    # The disk has no room for all rows that are reserved.
+    written = program(main, 1_000_000)
+    assert len(checkpoints(program.directory)) == 1
+    for before, now in zip(written, program(main, 100), strict=True):
+        assert before.shape == (64, 4)
+        np.testing.assert_array_equal(now, before)
+
+
+@new_rows
+def test_an_export_after_a_restart_lacks_rows_given_up_before(
+    strategy, program, killed, tmp_path
+):
+    stays, goes = np.arange(8), np.arange(100, 108)
+    x = np.concatenate([goes, np.tile(stays, 3 * STEPS - 1)])
+    data = tf.data.Dataset.from_tensor_slices((x, np.ones(len(x)))).batch(8)
+
+    def main(*callbacks):
+        table, model = growing(strategy, max_rows=100, eviction=tfdist.EvictRare(3.0))
+        own = [tfdist.DeltaExport(tmp_path / "exports"), tfdist.EvictRows()]
+        options = {"epochs": 3, "steps_per_epoch": STEPS, "verbose": 0}
+        model.fit(data, callbacks=[*own, *callbacks], **options)
+        return table
+
+    killed(main, [(1, 3)], at=(1, 6))
+    (tmp_path / "exports" / ".unfinished").mkdir()
+    (first,) = tfdist.read_export(tmp_path / "exports").values()
+    assert set(first[0]) == {*stays, *goes}
+    table = program(main)
+    ids, rows = tfdist.read_export(tmp_path / "exports")[table.path]
+    assert set(ids) == set(stays)
+    np.testing.assert_array_equal(rows, table.lookup(ids))
+    assert not list((tmp_path / "exports").glob(".*"))

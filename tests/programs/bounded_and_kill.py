@@ -1,18 +1,16 @@
 """Train under a bound, and kill one worker after the other: BOUND STEPS KILLS."""
 
-import json
 import os
 import signal
 import sys
 
 import keras
 import numpy as np
-import psutil
+from killing import process_of
 
 import tfdist
 
 bound, steps, kills = map(int, sys.argv[1:])
-workers = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
 strategy = tfdist.ParameterServerStrategy(consistency=tfdist.BoundedStaleness(bound))
 with strategy.scope():
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256)])
@@ -26,20 +24,12 @@ class Kill(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         # All are running: the bound would let nobody go on without one that is not.
         if batch % 100 == 99 and self.killed < kills and is_up(self.killed % 2):
-            os.kill(process_of(self.killed % 2), signal.SIGKILL)
+            os.kill(process_of("worker", self.killed % 2), signal.SIGKILL)
             self.killed += 1
 
 
-def process_of(worker):
-    port = int(workers[worker].rpartition(":")[2])
-    for each in psutil.net_connections("tcp"):
-        if each.status == "LISTEN" and each.laddr.port == port:
-            return each.pid
-    return None
-
-
 def is_up(worker):
-    return process_of(worker) is not None
+    return process_of("worker", worker) is not None
 
 
 x = np.random.default_rng(0).normal(size=(8 * steps, 64)).astype("float32")

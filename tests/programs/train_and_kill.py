@@ -1,6 +1,5 @@
 """Train, and kill or stop the tasks named in the file `victims`: EPOCHS STEPS."""
 
-import json
 import os
 import signal
 import sys
@@ -8,27 +7,19 @@ import time
 
 import keras
 import numpy as np
-import psutil
 import tensorflow as tf
+from killing import process_of
 
 import tfdist
 
 epochs, steps = map(int, sys.argv[1:])
 kept = os.path.join(os.environ["TFDIST_CHECKPOINT_DIR"], "fit-000")
-cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
 with open("victims") as file:
     victims = file.read().split()
 strategy = tfdist.ParameterServerStrategy(checkpoint_interval=0.2)
 with strategy.scope():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-
-
-def send(signal, job, index):
-    port = int(cluster[job][int(index)].rpartition(":")[2])
-    for each in psutil.net_connections("tcp"):
-        if each.status == "LISTEN" and each.laddr.port == port:
-            os.kill(each.pid, signal)
 
 
 class Kill(keras.callbacks.Callback):
@@ -41,7 +32,7 @@ class Kill(keras.callbacks.Callback):
             file.write(" ".join(victims))
         name, job, index = victim.split(":")
         print(name, job, index, flush=True)
-        send(getattr(signal, name), job, index)
+        os.kill(process_of(job, int(index)), getattr(signal, name))
         if victim == "SIGKILL:worker:0":
             train_until_it_is_back()
 

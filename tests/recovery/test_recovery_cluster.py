@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PROGRAM = PROGRAMS / "train_and_kill.py"
 EPOCHS, STEPS = 3, 400
+IDS_OF_A_BATCH = 256  # As tests/programs/growing_and_kill.py has them.
 
 
 @pytest.mark.cluster
@@ -120,6 +121,49 @@ def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
     assert steps <= int(said["iterations"]) <= steps + kills
     assert steps <= int(said["steps"]) <= steps + kills
     assert "stalled" not in done.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("policy", "victims", "most_beyond"),
+    [
+        # Another worker computes the batch again, of which a part may have been added.
+        ("asynchronous", ["worker:0", "worker:1", "worker:2"], 3 * IDS_OF_A_BATCH),
+        # A checkpoint has every step before its position, and no other.
+        ("asynchronous", ["ps:1", "chief:0"], 0),
+        # Of a gradient of a round, no part counts.
+        ("synchronous", ["worker:0", "ps:1", "chief:0"], 0),
+    ],
+    ids=["workers", "ps_and_chief", "rounds"],
+)
+def test_no_row_of_a_growing_table_is_lost_or_doubled(
+    policy, victims, most_beyond, tmp_path
+):
+    (tmp_path / "victims").write_text(" ".join(victims))
+    command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
+    command += [STARTUP_FLAG, "--num_ps=2", "--num_workers=4", "--max_restarts=9"]
+    done = subprocess.run(
+        [*command, PROGRAMS / "growing_and_kill.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)),
+            "TFDIST_CONSISTENCY": policy,
+        },
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (tmp_path / "victims").read_text() == ""
+    for victim in victims:
+        name = victim.removesuffix(":0") if "chief" in victim else victim
+        assert f"{name} was killed by SIGKILL: restarting" in done.stderr
+    said = dict(re.findall(r"(\w+) (-?[\d.]+)\n", done.stdout))
+    of = {name: float(number) for name, number in said.items()}
+    assert of["size"] == of["exported"] == of["numbers"] == of["planned"]
+    assert of["least"] == 0
+    assert 0 <= of["beyond"] <= most_beyond
 
 
 @pytest.mark.cluster

@@ -17,10 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.variables.saveable import saved_by_a_function
 
 _FILE = "variables"
 _MARGIN = 1 << 20  # bytes, for everything that is not a variable
+_BYTES_OF_ID = 28  # of a table that grows: an id, when it was seen, and how often
 
 
 class VariableWriter:
@@ -32,11 +34,7 @@ class VariableWriter:
     def __init__(self, **groups: Sequence[Any]) -> None:
         has_read = self.has_read = threading.Event()
         checkpoint = tf.train.Checkpoint(**_lists(groups))
-        self._bytes = _MARGIN + sum(
-            math.prod(each.shape) * tf.as_dtype(each.dtype).size
-            for group in groups.values()
-            for each in group
-        )
+        self._variables = [each for group in groups.values() for each in group]
 
         def write(prefix: tf.Tensor) -> tf.Tensor:
             written = checkpoint.write(prefix)
@@ -59,7 +57,8 @@ class VariableWriter:
         """
         # Checked first, because a ps that fails to write makes TensorFlow cancel the
         # steps that are running.
-        if shutil.disk_usage(path).free < self._bytes:
+        most = _MARGIN + sum(map(_bytes_of, self._variables))
+        if shutil.disk_usage(path).free < most:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self._write(tf.constant(str(path / _FILE)))
 
@@ -83,8 +82,31 @@ def read(path: Path, **groups: Sequence[Any]) -> None:
 
 
 def describe(variables: Sequence[Any]) -> list[list[Any]]:
-    """Returns the path, shape and dtype of each variable in a form for JSON."""
-    return [[each.path, list(each.shape), str(each.dtype)] for each in variables]
+    """Returns the path, shape and dtype of each variable in a form for JSON.
+
+    A table that grows is restored into one with room for another number of rows: of its
+    shape, that number is None.
+    """
+    return [[each.path, _shape_of(each), str(each.dtype)] for each in variables]
+
+
+def _shape_of(variable: Any) -> list[int | None]:
+    shape = list(variable.shape)
+    return [None, *shape[1:]] if _grows(variable) else shape
+
+
+def _grows(variable: Any) -> bool:
+    return getattr(_tf.value_of(variable), "growth", None) is not None
+
+
+def _bytes_of(variable: Any) -> int:
+    """Returns how many bytes of a file a variable takes now, at most."""
+    size = tf.as_dtype(variable.dtype).size
+    if not _grows(variable):
+        return math.prod(variable.shape) * size
+    # What is only reserved is not written, and could be more than the disk has.
+    rows = sum(shard.rows_in_use() for shard in _tf.value_of(variable).shards)
+    return int(rows) * (math.prod(variable.shape[1:]) * size + _BYTES_OF_ID)
 
 
 def difference(written: Sequence[Any], present: Sequence[Any]) -> str | None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,24 @@ from tfdist.embedding.growing.evict_rows import join_steps
 from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 _CHUNK = 1_000_000  # rows of a file
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An export that this process has written: what the next one is a delta of.
+
+    No plain attribute of the callback, since `checkpoint_dir` would restore it: after a
+    restart, nobody knows which ids have lost their rows since.
+
+    Attributes:
+        number: Its number.
+        at: When, by the clock of this process.
+        since: Of each table the times of its ps.
+    """
+
+    number: int
+    at: float
+    since: dict[str, list[float]]
 
 
 class DeltaExport(keras.callbacks.Callback):
@@ -60,14 +79,11 @@ class DeltaExport(keras.callbacks.Callback):
                 )
         self._directory = Path(directory)
         self._keep, self._longest = keep, longest_chain
-        self._parent: int | None = None
-        self._time = 0.0
-        # Of each table the times of its ps when the parent was written.
-        self._since: dict[str, list[float]] = {}
+        self._last: _Written | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks the model."""
-        self._parent = None
+        self._last = None
         tables = self._tables()
         if not tables:
             raise ValueError(
@@ -83,8 +99,8 @@ class DeltaExport(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Exports, if it is time."""
-        waits = self._period is not None and self._parent is not None
-        if waits and time.monotonic() - self._time < (self._period or 0.0):
+        last, period = self._last, self._period
+        if last and period and time.monotonic() - last.at < period:
             return
         join_steps(self.model)
         self.export()
@@ -92,13 +108,13 @@ class DeltaExport(keras.callbacks.Callback):
     def export(self) -> Path:
         """Writes an export now, and returns its folder."""
         there = chain.written(self._directory)
-        parent = self._parent
-        if parent is not None:
-            is_long = len(chain.chain_to(parent, there)) >= self._longest
-            parent = None if is_long else parent
+        parent = self._last
+        if parent and len(chain.chain_to(parent.number, there)) >= self._longest:
+            parent = None
         now = {path: layer.table.now() for path, layer in self._tables().items()}
         number = max(there, default=0) + 1
-        unfinished = self._directory / f".unfinished-{os.getpid()}"
+        # What a process that was killed has left goes, too.
+        unfinished = self._directory / ".unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         tables = {}
@@ -107,17 +123,17 @@ class DeltaExport(keras.callbacks.Callback):
             if parent is None:
                 removed, files = removed[:0], layer.table.export(_CHUNK)
             else:
-                files = layer.table.touched(self._since[path], _CHUNK)
+                files = layer.table.touched(parent.since[path], _CHUNK)
             rows = 0
             for count, (ids, values) in enumerate(files):
                 np.savez(unfinished / f"{index}-{count}.npz", ids=ids, rows=values)
                 rows += len(ids)
             np.savez(unfinished / f"{index}-removed.npz", ids=removed)
             tables[path] = {"index": index, "rows": rows, "removed": len(removed)}
-        export = chain.Export(number, parent, tables)
+        export = chain.Export(number, parent.number if parent else None, tables)
         (unfinished / chain.MANIFEST).write_text(chain.as_json(export))
         folder = unfinished.rename(self._directory / export.folder)
-        self._parent, self._time, self._since = number, time.monotonic(), now
+        self._last = _Written(number, time.monotonic(), now)
         for each in chain.superfluous(chain.written(self._directory), self._keep):
             shutil.rmtree(self._directory / each.folder)
         return folder

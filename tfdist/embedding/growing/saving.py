@@ -81,7 +81,7 @@ class _Saveable(_tf.SaveableObject):
     def _tensors(self, first: int, end: int) -> list[list[tf.Tensor]]:
         """Returns the tensors of each kind, one for each bucket."""
         with tf.device(self._part.device):
-            ids, rows = self._shard.in_use()
+            ids, rows = _in_use(self._shard)
             values = tf.raw_ops.ResourceGather(
                 resource=self._part.handle, indices=rows, dtype=self._part.dtype
             )
@@ -164,6 +164,24 @@ class _Saveable(_tf.SaveableObject):
                 "has room. Build the layer with a larger max_rows",
             ),
         ]
+
+
+def _in_use(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the ids and rows of a shard: the same for a table and its slots in one save.
+
+    A checkpoint does not wait for a step that takes too long, and such a step may create
+    rows meanwhile: asked again, a slot would have rows of other ids.
+    """
+    if tf.executing_eagerly():
+        return shard.in_use()
+    # Kept by the graph, since a tensor keeps its graph alive.
+    kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
+    of_shards: dict[Shard, Any] = kept[0] if kept else {}
+    kept[:] = [of_shards]
+    if shard not in of_shards:
+        of_shards[shard] = shard.in_use()
+    ids, rows = of_shards[shard]
+    return ids, rows
 
 
 def _lines(kind: int, *columns: tf.Tensor) -> tf.Tensor:
