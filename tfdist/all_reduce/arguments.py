@@ -4,17 +4,6 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-from tfdist.all_reduce.network import Network
-
-
-def checked_network(network: Network | None) -> Network | None:
-    """Returns a network, or None."""
-    if network is not None and not isinstance(network, Network):
-        raise TypeError(
-            f"network must be a tfdist.Network or None; received {network!r}"
-        )
-    return network
-
 
 def checked_bytes(name: str, value: float | None) -> float | None:
     """Returns a size in bytes, above 0, or None."""
