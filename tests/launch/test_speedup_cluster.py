@@ -47,7 +47,7 @@ def belongs_to(process, tmp_path):
 
 @pytest.mark.cluster
 def test_each_size_is_measured_epoch_by_epoch(tmp_path):
-    output, measured = measure(tmp_path, "--workers=1,2", "--target_loss=1000", PROGRAM)
+    output, measured = measure(tmp_path, "--workers=1,2", PROGRAM)
     assert [run.workers for run in measured.runs] == [1, 2]
     for run in measured.runs:
         assert (run.status, run.policy) == (0, "asynchronous")
@@ -58,8 +58,7 @@ def test_each_size_is_measured_epoch_by_epoch(tmp_path):
         assert set(run.epochs[0].cpu) == tasks
         assert 0 < sum(epoch.seconds for epoch in run.epochs) < run.seconds
         assert sum(epoch.cpu["chief"] for epoch in run.epochs) > 0
-        assert run.to_target("loss", 1000)[0] == 1
-    assert "epochs to loss 1000" in output
+    assert "speedup" in output
 
 
 @pytest.mark.cluster
