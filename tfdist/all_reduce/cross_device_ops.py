@@ -2,20 +2,31 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.all_reduce.arguments import check_devices, check_lists, checked_bytes
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.executor import Turns
 from tfdist.all_reduce.half_precision import checked_wire_dtype
-from tfdist.all_reduce.in_memory import reduce_in_memory
-from tfdist.all_reduce.locality import in_one_process, sharing_memory
+from tfdist.all_reduce.in_memory import (
+    in_one_process,
+    reduce_in_memory,
+    sharing_memory,
+)
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
-from tfdist.all_reduce.values import added, alike, devices_of, gathered, given_out
+from tfdist.all_reduce.values import (
+    added,
+    alike,
+    check_devices,
+    check_lists,
+    devices_of,
+    gathered,
+    given_out,
+)
 
 STAR_BYTES = 32_000
 """The largest bucket that goes to one device and back; larger ones go around the ring.
@@ -97,8 +108,8 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
     ) -> None:
         super().__init__()
         self.algorithm = None if algorithm is None else checked_algorithm(algorithm)
-        self.bucket_bytes = checked_bytes("bucket_bytes", bucket_bytes)
-        self.segment_bytes = checked_bytes("segment_bytes", segment_bytes)
+        self.bucket_bytes = _checked_bytes("bucket_bytes", bucket_bytes)
+        self.segment_bytes = _checked_bytes("segment_bytes", segment_bytes)
         self.wire_dtype = checked_wire_dtype(wire_dtype)
 
     def reduce_implementation(
@@ -257,6 +268,15 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         if self.segment_bytes is None and in_one_process(devices):
             return 1
         return max(1, math.ceil(chunk_bytes / (self.segment_bytes or SEGMENT_BYTES)))
+
+
+def _checked_bytes(name: str, value: float | None) -> float | None:
+    """Returns a size in bytes, above 0, or None."""
+    if value is not None and not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number of bytes or None; received {value!r}")
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be a number of bytes above 0; received {value}")
+    return value
 
 
 class RingAllReduce(AllReduce):
