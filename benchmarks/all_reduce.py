@@ -7,8 +7,7 @@
 Each host is a network namespace, whose interface counts the bytes. The rows take turns on
 the same hosts:
 
-    choice                     tfdist.AllReduce(), which measures the network and
-                               chooses by size
+    choice                     tfdist.AllReduce(), which chooses by size
     ring                       the ring of tfdist
     ring_bfloat16              the same, with chunks sent as bfloat16
     reduce_then_broadcast      the star of tfdist
@@ -91,9 +90,6 @@ class Row:
 
 
 CHOICE = "choice"
-OURS = (CHOICE, "ring", "reduce_then_broadcast")
-"""They measure the network before their first graph: it has to be as it will be."""
-
 ROWS = (
     Row(CHOICE, "chief", CHOICE),
     Row("ring", "chief", "ring"),
@@ -183,14 +179,9 @@ def reductions(
         chained = [values.rounds] if size <= values.most_chained else []
         cases = list(itertools.product(ROWS, [1, *chained]))
         for row, rounds in cases:
-            if row.ops not in OURS:
-                timed(started, row, 0, rounds=rounds, size=size)
+            timed(started, row, 0, rounds=rounds, size=size)
         for rate in values.rates:
             hosts.shape(None if rate == UNSHAPED else rate)
-            started.ask("chief", do="measure")
-            for row, rounds in cases:
-                if row.ops in OURS:
-                    timed(started, row, 0, rounds=rounds, size=size)
             for repeat, (row, rounds) in itertools.product(
                 range(values.repeats), cases
             ):
@@ -217,13 +208,8 @@ def overlaps(
         for compute in ([values.compute, 0.0] if row.ops else [values.compute])
     ]
     for row, compute in cases:
-        if row.ops not in OURS:
-            timed(started, row, 0, compute_seconds=compute, **model)
+        timed(started, row, 0, compute_seconds=compute, **model)
     hosts.shape(values.overlap_rate)
-    started.ask("chief", do="measure")
-    for row, compute in cases:
-        if row.ops in OURS:
-            timed(started, row, 0, compute_seconds=compute, **model)
     size = model["layers"] * model["layer_bytes"]
     for repeat, (row, compute) in itertools.product(range(values.repeats), cases):
         found = timed(started, row, 1, compute_seconds=compute, **model)

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING
 import pages
 from absl import app, flags
 
-from tfdist.all_reduce.choice import choose, seconds, segments_of
-from tfdist.all_reduce.cost import COSTS, lower_bound
-from tfdist.all_reduce.network import CostError, Network
+from tfdist.all_reduce.cost import COSTS, CostError, Network, lower_bound
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, Transfer
 
 if TYPE_CHECKING:
@@ -91,15 +89,13 @@ def seconds_table(network: Network) -> str:
     rows = []
     for label, size in TABLE_SIZES.items():
         for n in TABLE_DEVICES:
-            fastest = choose(size, n, network)
-            times = {name: seconds(name, size, n, network) for name in COSTS}
+            times = [cost(n).seconds(size, network) for cost in COSTS.values()]
             cells = [
-                f"**{_duration(time)}**" if name == fastest else _duration(time)
-                for name, time in times.items()
+                f"**{_duration(time)}**" if time == min(times) else _duration(time)
+                for time in times
             ]
-            segments = segments_of(size / n, network.bandwidth)
-            rows.append([label, n, *cells, segments])
-    heads = ["size", "devices", *(f"`{name}`" for name in COSTS), "ring's segments"]
+            rows.append([label, n, *cells])
+    heads = ["size", "devices", *(f"`{name}`" for name in COSTS)]
     return pages.table(heads, rows)
 
 
@@ -142,10 +138,10 @@ def time_curves(network: Network) -> Curves:
     least = float(lower_bound(PLOT_DEVICES)) / network.bandwidth
     return {
         name: [
-            seconds(name, size, PLOT_DEVICES, network) / (least * size)
+            cost(PLOT_DEVICES).seconds(size, network) / (least * size)
             for size in PLOT_SIZES
         ]
-        for name in COSTS
+        for name, cost in COSTS.items()
     }
 
 

@@ -3,8 +3,6 @@
 Chunks travel from worker to worker; the chief starts the graph and waits for it.
 """
 
-import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,20 +22,17 @@ STARTUP_SECONDS = 300.0
 SUM = tf.distribute.ReduceOp.SUM
 
 
-def cross_device_ops(
-    name: str, options: dict[str, Any], network: tfdist.Network | None
-) -> Any:
+def cross_device_ops(name: str, options: dict[str, Any]) -> Any:
     """Returns ours by the name of its algorithm, TensorFlow's by that of its class.
 
     Args:
         name: `CHOICE` is ours without an algorithm.
         options: Of the constructor.
-        network: What ours choose by.
     """
     if name in OF_TENSORFLOW:
         return getattr(tf.distribute, name)(**options)
     algorithm = None if name == CHOICE else name
-    return tfdist.AllReduce(algorithm, network=network, **options)
+    return tfdist.AllReduce(algorithm, **options)
 
 
 def per_replica_type() -> type:
@@ -62,17 +57,6 @@ class Bench(all_reduce_bench.Bench):
         super().__init__()
         self._devices = devices
         self._per_replica = per_replica
-        self._network: tfdist.Network | None = None
-
-    def measure(self) -> dict[str, float]:
-        """Measures the network, as a new strategy does."""
-        self._network = tfdist.measure_network(self._devices)
-        self._functions = {
-            key: function
-            for key, function in self._functions.items()
-            if json.loads(key)["ops"] in (None, *OF_TENSORFLOW)
-        }
-        return dataclasses.asdict(self._network)
 
     def defaults(self) -> dict[str, int]:
         """Returns the size of our buckets where none is given."""
@@ -82,7 +66,7 @@ class Bench(all_reduce_bench.Bench):
         self, ops: str, options: dict[str, Any], size: int, rounds: int
     ) -> Callable[[], tf.Tensor]:
         """Chained rounds: each reduces the result of the previous one."""
-        reducer = cross_device_ops(ops, options, self._network)
+        reducer = cross_device_ops(ops, options)
         variables = self._held(size, 1)
 
         def function() -> tf.Tensor:
@@ -103,7 +87,7 @@ class Bench(all_reduce_bench.Bench):
         compute_seconds: float,
     ) -> Callable[[], tf.Tensor]:
         """A backward pass whose gradients are reduced, or just kept without `ops`."""
-        reducer = cross_device_ops(ops, options, self._network) if ops else None
+        reducer = cross_device_ops(ops, options) if ops else None
         variables = self._held(layer_bytes, layers)
         waiters = []
         for device in self._devices:

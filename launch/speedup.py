@@ -3,28 +3,29 @@
     python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py --epochs=5
 
 Runs the script on a local cluster of each size, one after the other, as `launch.local`
-does with the same flags. The first epoch of a run, in which functions are traced, counts
-only towards the target loss. Flags after the script belong to the script; it needs an
+does with the same flags. The first epoch of a run, in which functions are traced, does not
+count. Flags after the script belong to the script; it needs an
 argument for neither size nor policy. docs/speedup.md says how to read the result.
 """
 
 import contextlib
-import math
 import os
 import signal
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import rich.box
 import rich.console
+import rich.table
 from absl import flags
 
 from launch import command_line, local
 from launch.command_line import UsageError
 from launch.job import Job
 from launch.loopback import local_cluster, new_log_dir
-from launch.measure import curve
 from launch.measure.run import Measured, run
 from launch.measure.shaped import (
     RateError,
@@ -66,12 +67,11 @@ def main(argv: Sequence[str]) -> int:
         cores=len(os.sched_getaffinity(0)),
         rate=rate,
         burst=burst_of(rate) if rate else 0,
-        target=_target(values),
     )
     with _hosts(values, most) as hosts:
         measured = _measure(measured, sizes, values, program, hosts)
     # Rich shrinks a table to the width of its console.
-    rich.console.Console(width=160).print(curve.table(measured))
+    rich.console.Console(width=160).print(table(measured))
     print(f"written to {values.output}")
     return int(any(each.status or not each.epochs for each in measured.runs))
 
@@ -123,6 +123,36 @@ def schedule(
     ]
 
 
+def table(measured: Speedup) -> rich.table.Table:
+    """Returns a row per policy and number of workers: medians over the repeats."""
+    found = rich.table.Table(box=rich.box.ROUNDED)
+    headings = ["policy", "workers", "s/epoch", "steps/s", "speedup"]
+    headings += ["CPU s/epoch: chief", "ps", "workers", "runs"]
+    for heading in headings:
+        found.add_column(heading, justify="left" if heading == "policy" else "right")
+    for policy in measured.policies:
+        for workers in measured.sizes:
+            if runs := measured.of(policy, workers):
+                found.add_row(*_cells(measured, policy, runs))
+        found.add_section()
+    return found
+
+
+def _cells(measured: Speedup, policy: str, runs: Sequence[Run]) -> list[str]:
+    speedup = measured.speedup(policy, runs[0].workers)
+    cells = [
+        policy,
+        str(runs[0].workers),
+        f"{statistics.median(run.seconds_per_epoch for run in runs):.2f}",
+        f"{statistics.median(run.steps_per_second for run in runs):.1f}",
+        "" if speedup is None else f"{speedup:.2f}",
+    ]
+    for job in ("chief", "ps", "worker"):
+        cpu = [run.total_of("cpu", job) / len(run.steady) for run in runs]
+        cells.append(f"{statistics.median(cpu):.2f}")
+    return [*cells, str(len(runs))]
+
+
 def _define_flags() -> flags.FlagValues:
     values = local.define_flags()
     values["num_workers"].value = None
@@ -137,15 +167,6 @@ def _define_flags() -> flags.FlagValues:
         f"{contract.SYNCHRONOUS}:BACKUPS. A script whose strategy names its own policy "
         "keeps that.",
         flag_values=values,
-    )
-    flags.DEFINE_float(
-        "target_loss",
-        None,
-        "Also report the epochs and the seconds until --target_log is as low.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "target_log", "loss", "Which of Keras's logs that is.", flag_values=values
     )
     flags.DEFINE_integer(
         "repeats",
@@ -177,20 +198,10 @@ def _check(values: flags.FlagValues) -> float | None:
     path = values.output
     if os.path.isdir(path) or not os.access(existing_part(path), os.W_OK):
         raise UsageError(f"cannot write {path}: choose another file")
-    if values.target_loss is not None and not math.isfinite(values.target_loss):
-        raise UsageError(
-            f"--target_loss is a finite number; received {values.target_loss}"
-        )
     try:
         return bytes_per_second(values.rate) if values.rate else None
     except RateError as error:
         raise UsageError(f"--rate: {error}") from None
-
-
-def _target(values: flags.FlagValues) -> tuple[str, float] | None:
-    return (
-        None if values.target_loss is None else (values.target_log, values.target_loss)
-    )
 
 
 @contextlib.contextmanager

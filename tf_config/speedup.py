@@ -97,32 +97,6 @@ class Run:
             if task.partition(":")[0] == job
         )
 
-    def to_target(self, log: str, value: float) -> tuple[int, float] | None:
-        """Returns the epochs and the seconds until a log has fallen to a value.
-
-        The first epoch counts too. None if it never has.
-        """
-        seconds = 0.0
-        for number, each in enumerate(self.epochs, start=1):
-            seconds += each.seconds
-            if each.logs.get(log, float("inf")) <= value:
-                return number, seconds
-        return None
-
-    def summary(self, target: tuple[str, float] | None) -> dict[str, Any]:
-        """Returns what readers of the file want to know, computed from the epochs."""
-        if not self.epochs:
-            return {}
-        reached = self.to_target(*target) if target else None
-        cpu = {job: self.total_of("cpu", job) for job in ("chief", "ps", "worker")}
-        return {
-            "seconds_per_epoch": self.seconds_per_epoch,
-            "steps_per_second": self.steps_per_second,
-            "epochs_to_target": reached and reached[0],
-            "seconds_to_target": reached and reached[1],
-            "cpu_seconds": cpu,
-        }
-
 
 @dataclass(frozen=True)
 class Speedup:
@@ -134,7 +108,6 @@ class Speedup:
         cores: The cores of the machine, which all tasks share.
         rate: Of each task's link in each direction; None if links were not shaped.
         burst: How many bytes pass such a link at once after a pause.
-        target: A log and the value that it is to fall to; None without one.
         runs: The runs, in their order.
     """
 
@@ -143,7 +116,6 @@ class Speedup:
     cores: int
     rate: float | None = None
     burst: int = 0
-    target: tuple[str, float] | None = None
     runs: tuple[Run, ...] = ()
 
     def of(self, consistency: str, workers: int) -> list[Run]:
@@ -153,6 +125,20 @@ class Speedup:
             for run in self.runs
             if (run.consistency, run.workers) == (consistency, workers) and run.epochs
         ]
+
+    def speedup(self, consistency: str, workers: int) -> float | None:
+        """Returns the steps per second against those of the smallest size.
+
+        The median of the ratios of runs of the same repeat, which were measured close to
+        each other. None if no repeat has both.
+        """
+        smallest = {run.repeat: run for run in self.of(consistency, self.sizes[0])}
+        ratios = [
+            run.steps_per_second / smallest[run.repeat].steps_per_second
+            for run in self.of(consistency, workers)
+            if run.repeat in smallest
+        ]
+        return statistics.median(ratios) if ratios else None
 
     @property
     def policies(self) -> Sequence[str]:
@@ -166,10 +152,7 @@ class Speedup:
 
     def to_json(self) -> str:
         """Returns the file's text; `from_json` reads it."""
-        value = {"format": FORMAT, **asdict(self)}
-        for run, entry in zip(self.runs, value["runs"], strict=True):
-            entry["summary"] = run.summary(self.target)
-        return json.dumps(value, indent=1) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Speedup":
@@ -184,7 +167,6 @@ class Speedup:
                 raise ValueError("another format")
             value["runs"] = tuple(map(_run, value["runs"]))
             value["program"] = tuple(value["program"])
-            value["target"] = value["target"] and tuple(value["target"])
             return cls(**value)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SpeedupFileError(
@@ -194,5 +176,4 @@ class Speedup:
 
 
 def _run(value: dict[str, Any]) -> Run:
-    value.pop("summary", None)
     return Run(**{**value, "epochs": tuple(Epoch(**each) for each in value["epochs"])})

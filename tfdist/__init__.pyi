@@ -13,10 +13,8 @@ from tfdist import mixing as mixing
 from tfdist import model_parallel as model_parallel
 from tfdist import placement as placement
 from tfdist import planning as planning
-from tfdist.all_reduce.cost import Network as Network
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
-from tfdist.all_reduce.measure import measure_network as measure_network
 from tfdist.checkpoint.fit_state import (
     CheckpointMismatchError as CheckpointMismatchError,
 )

@@ -31,9 +31,8 @@ from launch.supervise.policy import Verdict
 from launch.supervise.recovery import names
 from launch.supervise.remote_process import Heartbeat
 from launch.supervise.restarts import Restarts
-from launch.supervise.running_tasks import RunningTasks
+from launch.supervise.running_tasks import RunningTasks, StoppedTasks
 from launch.supervise.starter import Starter
-from launch.supervise.stopped import StoppedTasks
 from launch.supervise.summary import Phases, row, summarize
 from launch.supervise.tunnels import Tunnels
 from tf_config import Task

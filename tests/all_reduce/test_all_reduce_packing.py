@@ -2,11 +2,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.all_reduce.choice import (
-    MAX_SEGMENT_BYTES,
-    MIN_SEGMENT_BYTES,
-    segments_of,
-)
 from tfdist.all_reduce.packing import (
     ALIGNED_ELEMENTS,
     buckets,
@@ -55,13 +50,6 @@ def test_where_a_chunk_begins_does_not_depend_on_its_segments(size, chunks, segm
     assert bounds[::segments] == cuts(size, chunks)
     assert bounds == sorted(bounds)
     assert len(bounds) == chunks * segments + 1
-
-
-@given(st.floats(0, 1e9), st.floats(1e5, 1e11))
-def test_segments_are_neither_tiny_nor_huge(chunk_bytes, bandwidth):
-    segment = chunk_bytes / segments_of(chunk_bytes, bandwidth)
-    assert segment <= 1.5 * MAX_SEGMENT_BYTES
-    assert segment >= MIN_SEGMENT_BYTES / 1.5 or segment == chunk_bytes
 
 
 @given(sizes=SIZES, parts=st.integers(1, 9))

@@ -98,24 +98,13 @@ def with_filter(data):
     return data.filter(lambda x, y: y[0] >= 0).batch(8)
 
 
-def with_variable(data):
-    zero = tf.Variable(0.0)
-    return data.map(lambda x, y: (x + zero, y)).batch(8)
-
-
-def with_array(data):
-    zeros = tf.zeros([1_000_000])
-    return data.map(lambda x, y: (x + zeros[0], y)).batch(8)
-
-
+# They stand for all that is refused for its graph: tests/data/test_not_auto_leased.py.
 @pytest.mark.parameter_server
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (with_python, "calls Python functions"),
         (with_filter, "filter comes after its source"),
-        (with_variable, "uses a variable, a table"),
-        (with_array, "uses 4,000,000 bytes of arrays"),
     ],
 )
 def test_the_chief_reads_what_workers_cannot(

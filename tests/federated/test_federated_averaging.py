@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tfdist import federated
 from tfdist.federated import server_file
+from tfdist.federated.averaging import local_batches, random_stream
 from tfdist.federated.client_update import merged
-from tfdist.federated.local_batches import local_batches, random_stream
 
 PRIVATE = federated.GaussianMechanism(1.0, 1.0)
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist import federated
+from tfdist.federated.averaging import local_batches
 from tfdist.federated.execution import client_training
-from tfdist.federated.local_batches import local_batches
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 6)).astype("float32")

@@ -228,11 +228,6 @@ def test_short_program_is_told_in_the_table(launcher):
     assert errors.count("idle") == 5
 
 
-def test_program_that_trains_nothing_hears_nothing(launcher):
-    _, _, errors = launcher.run(launcher.script("print('hello')"))
-    assert "idle" not in errors
-
-
 def launched(directory, *args):
     """Runs a job to its success: what its console shows, with the logs beside it."""
     log_dir = directory / "logs"
@@ -255,7 +250,6 @@ FIT = str(PROGRAMS / "fit.py")
     [
         ((1, 1), "mirrored", "the 1 ps and 1 worker are idle: the chief", "idle"),
         ((0, 2), "none", "the 2 workers have not connected to each other", "alone"),
-        ((0, 1), "mirrored", "", ""),
         ((1, 1), "parameter_server", "", ""),
     ],
 )

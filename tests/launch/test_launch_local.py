@@ -54,15 +54,6 @@ def test_exit_status_is_the_chiefs(launcher, code, expected, ending):
     assert rows["worker:1"].split()[6] == "-"
 
 
-def test_server_that_fails_ends_the_job_and_gives_its_status(launcher):
-    script = launcher.script(f"open('fail', 'w'); {SLEEP}")
-    status, _, errors = launcher.run(
-        "--max_restarts=0", script, FAILING_SERVER="worker:1"
-    )
-    assert status == 7
-    assert "worker:1 exited with status 7" in errors
-
-
 def test_every_task_program_waits_for_all_its_workers(launcher):
     script = launcher.script(
         """

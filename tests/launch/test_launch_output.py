@@ -442,19 +442,6 @@ def test_first_task_is_shown_and_all_are_on_request(launcher):
     assert "output, with" not in errors
 
 
-def test_warning_of_a_quiet_task_reaches_the_console(launcher):
-    script = launcher.script(
-        """
-        import os, warnings
-        if '"index":1' in os.environ["TF_CONFIG"]:
-            warnings.warn("odd")
-        """
-    )
-    _, output, _ = launcher.run("--num_ps=0", script)
-    assert "[worker:1] " in output
-    assert "UserWarning: odd" in output
-
-
 def test_quiet_task_that_fails_shows_the_end_of_its_log(launcher):
     script = launcher.script(
         """
@@ -472,19 +459,6 @@ def test_quiet_task_that_fails_shows_the_end_of_its_log(launcher):
     path, *lines = said.splitlines()[:3]
     assert path == "[launch]   logs/worker-1.log ends with"
     assert lines == ["[launch]     looking for data", "[launch]     no data"]
-
-
-def test_quiet_task_that_raises_says_so_once(launcher):
-    script = launcher.script(
-        """
-        import os, time
-        if '"index":1' in os.environ["TF_CONFIG"]:
-            raise ValueError("no data")
-        time.sleep(600)
-        """
-    )
-    _, output, errors = launcher.run("--num_ps=0", script)
-    assert (output + errors).count("ValueError: no data") == 1
 
 
 def test_interrupted_job_shows_no_log(launcher):

@@ -110,18 +110,6 @@ def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkey
         assert f"port {port} is taken by process {os.getpid()} (" in errors
 
 
-def test_job_of_a_program_leaves_no_descendant(launcher, monkeypatch, tmp_path):
-    monkeypatch.setenv("TEST_MARK", launcher.mark)
-    job = launch.make_job(
-        launch.local_cluster(1, 1),
-        launch.Program(str(PROGRAMS / "orphans.py"), (launcher.mark, "0.5")),
-        server=(str(PROGRAMS / "server.py"),),
-        log_dir=str(tmp_path),
-    )
-    assert launch.run(job) == 0
-    assert marked(launcher.mark) == []
-
-
 @pytest.mark.cluster
 def test_real_servers_are_forked_and_look_as_spawned(tmp_path):
     patient = {"startup_timeout": STARTUP_DEADLINE}
@@ -142,21 +130,6 @@ def test_real_servers_are_forked_and_look_as_spawned(tmp_path):
     assert re.findall(r"launch: (.*)", log) == [
         f"{name} is process {pid}, forked" for name, pid in servers.pids.items()
     ]
-
-
-@pytest.mark.cluster
-def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
-    """The one test here of TensorFlow's own server."""
-    cluster = launch.local_cluster(num_ps=1, num_workers=2)
-    program = launch.Program(str(PROGRAMS / "count_steps.py"))
-    patient = {"startup_timeout": STARTUP_DEADLINE}
-    job = launch.make_job(cluster, program, log_dir=str(tmp_path), **patient)
-    assert launch.run(job) == 0
-    logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
-    assert "counted 20 on /job:ps/replica:0/task:0/device:CPU:0" in logs["chief"]
-    steps = {name: log.count("a step ran here") for name, log in logs.items()}
-    assert steps["worker-0"] + steps["worker-1"] == 20
-    assert steps["chief"] == steps["ps-0"] == 0
 
 
 def test_a_fork_server_that_is_late_is_not_waited_for(serve_late, tmp_path):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch.remote import host
-from launch.supervise.stopped import StoppedTasks
+from launch.supervise.running_tasks import StoppedTasks
 
 TIMEOUT = 0.05  # seconds
 

@@ -1,8 +1,8 @@
 """The measuring command without a cluster: its flags, its counters, its file."""
 
-import json
 import os
 import re
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,12 @@ import pytest
 import launch.speedup
 from launch import command_line
 from launch.command_line import UsageError
-from launch.measure import counters, curve
+from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of
 from launch.measure.run import Measured, _telling
 from launch.measure.shaped import RateError, burst_of, bytes_per_second
 from launch.plan import Program
-from launch.speedup import Size, schedule
+from launch.speedup import Size, schedule, table
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tf_config.speedup import Epoch, Run, Speedup, SpeedupFileError
@@ -45,7 +45,6 @@ MEASURED = Speedup(
     ("train.py", "--epochs=3"),
     num_ps=2,
     cores=4,
-    target=("loss", 0.5),
     runs=tuple(
         run(workers, repeat, rate=10.0 * workers**0.5 * (1 + repeat / 10))
         for repeat in range(3)
@@ -95,7 +94,6 @@ def script(tmp_path):
         ("--workers=1,x", "received 'x'"),
         ("--consistency=ssp", "received 'ssp'"),
         ("--rate=fast", "--rate: a rate is .* such as 200mbit; received 'fast'"),
-        ("--target_loss=nan", "a finite number"),
         ("--output=.", "cannot write .: choose another"),
         ("--checkpoint_dir=there", "where the one before ended"),
         ("--num_ps=2 --nochief", "needs a chief"),
@@ -213,13 +211,6 @@ def test_an_epoch_survives_the_file():
 
 def test_the_file_survives():
     assert Speedup.from_json(MEASURED.to_json()) == MEASURED
-    [summary, *_] = [each["summary"] for each in json.loads(MEASURED.to_json())["runs"]]
-    assert summary["steps_per_second"] == pytest.approx(10.0)
-    assert summary["epochs_to_target"] == 2
-    assert summary["seconds_to_target"] == pytest.approx(109.0)
-    assert summary["cpu_seconds"] == pytest.approx(
-        {"chief": 0.2, "ps": 0.8, "worker": 2.0}
-    )
 
 
 @pytest.mark.parametrize(
@@ -233,37 +224,31 @@ def test_another_file_is_refused(text):
         Speedup.from_json(text)
 
 
-def test_the_first_epoch_counts_towards_the_target_alone():
+def test_the_first_epoch_does_not_count():
     one = run(rate=20.0)
     assert one.seconds_per_epoch == 5.0
     assert one.steps_per_second == 20.0
-    assert one.to_target("loss", 0.9) == (1, 99.0)
-    assert one.to_target("loss", 0.1) is None
-    assert one.to_target("accuracy", 0.9) is None
     assert replace(one, epochs=one.epochs[:1]).steady == one.epochs[:1]
 
 
 def test_the_speedup_is_a_median_of_paired_ratios():
-    assert curve.speedup_of(MEASURED, "asynchronous", 4) == pytest.approx(2.0)
+    assert MEASURED.speedup("asynchronous", 4) == pytest.approx(2.0)
     slower = replace(run(1, repeat=0), epochs=(epoch(1.0), epoch(50.0)))
     measured = replace(MEASURED, runs=(slower, *MEASURED.runs[1:]))
-    assert curve.speedup_of(measured, "asynchronous", 4) == pytest.approx(2.0)
-    assert curve.speedup_of(MEASURED, "synchronous", 4) is None
+    assert measured.speedup("asynchronous", 4) == pytest.approx(2.0)
+    assert MEASURED.speedup("synchronous", 4) is None
 
 
 def test_the_table_has_a_row_per_size():
-    table = curve.table(MEASURED)
-    columns = [(column.header, list(column.cells)) for column in table.columns]
+    found = table(MEASURED)
+    columns = [(column.header, list(column.cells)) for column in found.columns]
     for column in (
         ("workers", ["1", "4"]),
         ("steps/s", ["11.0", "22.0"]),
         ("speedup", ["1.00", "2.00"]),
-        ("epochs to loss 0.5", ["2", "2"]),
         ("ps", ["0.40", "0.40"]),
     ):
         assert column in columns
-    unreached = curve.table(replace(MEASURED, target=("loss", 0.1)))
-    assert "not reached" in list(unreached.columns[5].cells)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +264,7 @@ def test_the_page_shows_what_was_measured(rate, repeats):
     for workers, steps, speedup in rows:
         runs = measured.of("asynchronous", int(workers))
         assert len(runs) == repeats
-        assert f"{curve.median(runs, lambda run: run.steps_per_second):.1f}" == steps
-        ratio = curve.speedup_of(measured, "asynchronous", int(workers))
+        rate = statistics.median(run.steps_per_second for run in runs)
+        assert f"{rate:.1f}" == steps
+        ratio = measured.speedup("asynchronous", int(workers))
         assert f"{ratio:.2f}" == speedup

@@ -18,7 +18,6 @@ from tfdist import (
     LayerNode,
     LayerPlan,
     Links,
-    Network,
     PlanFileError,
     place_layers,
 )
@@ -344,12 +343,6 @@ def test_a_link_of_its_own_counts():
     plan = place_layers(diamond(), three, links)
     assert plan.seconds < 6.1
     assert {plan.placed["left"], plan.placed["right"]} != {"a", "b"}
-
-
-def test_a_network_will_do_for_links():
-    network = Network(latency=0.001, bandwidth=1e4, seconds_per_reduced_byte=0.0)
-    plan = place_layers(diamond(), [Device("a"), Device("b")], network)
-    assert plan.links == Links(1e4, 0.001)
 
 
 def test_a_tensor_reaches_a_device_once_and_its_gradient_returns_once():

@@ -72,7 +72,7 @@ def start_worker():
 def counts():
     """The steps of each device, as counted there."""
     try:
-        return strategy._step_counter.counts()
+        return strategy.step_counter.counts()
     except tf.errors.OpError:
         return ()
 

@@ -19,14 +19,7 @@ from ..support.deadline import PROGRAM_DEADLINE
 ROOT = Path(tfdist.__file__).parent
 # Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
 PURE = {
-    "all_reduce": [
-        "choice",
-        "cost",
-        "locality",
-        "network",
-        "packing",
-        "schedule",
-    ],
+    "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
     "cluster": ["health", "startup"],
     "data": [

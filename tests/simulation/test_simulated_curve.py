@@ -48,7 +48,7 @@ def made(cost, hosts, sizes=(1, 2, 4, 8), other=0.0, seed=7):
         runs.append(Run(workers, "asynchronous", 0, 0, 1.0, "asynchronous", epochs))
     rate = None if math.isinf(hosts.rate) else hosts.rate / LINK_EFFICIENCY
     cores = int(hosts.cores)
-    return Speedup(("train.py",), 2, cores, rate, int(hosts.burst), None, tuple(runs))
+    return Speedup(("train.py",), 2, cores, rate, int(hosts.burst), tuple(runs))
 
 
 # Seconds of the worker, the ps and the chief, then bytes: pulled, pushed and fed.

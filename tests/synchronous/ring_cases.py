@@ -6,7 +6,6 @@
 The chief runs them, and writes the results: see case_jobs.py.
 """
 
-import dataclasses
 import os
 import signal
 import sys
@@ -51,24 +50,6 @@ def copies_are_equal(variables):
 def ring_case(function):
     function.is_of_ring = True
     return cases.case(function)
-
-
-@ring_case
-def measured_network(strategy):
-    ops = tfdist.RingAllReduce()
-
-    @tf.function
-    def traced():
-        return tfdist.AllReduce().network_between(strategy.devices).bandwidth
-
-    network = ops.network_between(strategy.devices)
-    return {
-        "network": dataclasses.asdict(network),
-        "traced": float(traced()),
-        "again": ops.network_between(strategy.devices) is network,
-        "given": tfdist.AllReduce(network=network).network_between(["/job:a"])
-        is network,
-    }
 
 
 @ring_case

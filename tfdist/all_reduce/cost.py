@@ -22,21 +22,60 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from tfdist.all_reduce.network import CostError, Network, checked_size
 from tfdist.all_reduce.schedule import checked_devices
 
-__all__ = [
-    "COSTS",
-    "Cost",
-    "CostError",
-    "Network",
-    "all_to_all",
-    "halving_doubling",
-    "lower_bound",
-    "reduce_then_broadcast",
-    "ring",
-    "tree",
-]
+
+class CostError(ValueError):
+    """A number that no network or tensor has: the message says which are allowed."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What connects the devices. Each device has one full-duplex interface.
+
+    Attributes:
+        latency: Seconds that an empty message takes on an idle network.
+        bandwidth: Bytes per second that an interface can send, and receive at the same
+            time.
+        seconds_per_reduced_byte: Seconds that a device takes to add one byte of a
+            message to its own.
+        seconds_per_message: The part of `latency` during which the interface is busy,
+            so that the next message of the step has to wait (the gap of Culler et al.,
+            "LogP: towards a realistic model of parallel computation", PPoPP 1993).
+            None: the whole latency, as if an interface sent one message at a time,
+            which is what Chan et al. assume.
+
+    Raises:
+        CostError: If a number is negative, the bandwidth is 0, or
+            `seconds_per_message` exceeds the latency.
+    """
+
+    latency: float
+    bandwidth: float
+    seconds_per_reduced_byte: float
+    seconds_per_message: float | None = None
+
+    def __post_init__(self) -> None:
+        # `not x > 0`, and not `x <= 0`, which NaN would pass.
+        if not self.bandwidth > 0:
+            raise CostError(f"bandwidth must be above 0 bytes/s, not {self.bandwidth}")
+        for name in ("latency", "seconds_per_reduced_byte"):
+            if not getattr(self, name) >= 0:
+                raise CostError(
+                    f"{name} must be at least 0 s, not {getattr(self, name)}"
+                )
+        if not 0 <= self.gap <= self.latency:
+            raise CostError(
+                "seconds_per_message must be between 0 and the latency, "
+                f"{self.latency} s, not {self.seconds_per_message}"
+            )
+
+    @property
+    def gap(self) -> float:
+        """Seconds between two empty messages of one interface."""
+        if self.seconds_per_message is None:
+            return self.latency
+        return self.seconds_per_message
 
 
 @dataclass(frozen=True)
@@ -67,24 +106,16 @@ class Cost:
 
     def seconds(self, size_bytes: int, network: Network) -> float:
         """Returns how long the all-reduce takes for a tensor of `size_bytes`."""
-        return max(
-            self.processor_seconds(size_bytes, network),
+        if size_bytes < 0:
+            raise CostError(
+                f"the size of a tensor must be at least 0 bytes, not {size_bytes}"
+            )
+        return (
             self.steps * network.latency
             # A step's first message takes the whole latency, each further one the gap.
             + (self.busiest_messages - self.steps) * network.gap
-            + checked_size(size_bytes) * float(self.busiest_size) / network.bandwidth
-            + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte,
-        )
-
-    def processor_seconds(
-        self, size_bytes: int, network: Network, segments: int = 1
-    ) -> float:
-        """Returns how long processors are busy that all devices share."""
-        return (
-            self.messages * segments * network.processor_seconds_per_message
-            + float(self.moved)
-            * checked_size(size_bytes)
-            * network.processor_seconds_per_byte
+            + size_bytes * float(self.busiest_size) / network.bandwidth
+            + size_bytes * float(self.reduced) * network.seconds_per_reduced_byte
         )
 
 

@@ -2,38 +2,59 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.all_reduce.arguments import (
-    check_devices,
-    check_lists,
-    checked_bytes,
-    checked_network,
-)
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
-from tfdist.all_reduce.choice import choose, segments_of
 from tfdist.all_reduce.executor import Turns
 from tfdist.all_reduce.half_precision import checked_wire_dtype
-from tfdist.all_reduce.in_memory import reduce_in_memory
-from tfdist.all_reduce.locality import in_one_process, sharing_memory
-from tfdist.all_reduce.measure import Networks
-from tfdist.all_reduce.network import Network
+from tfdist.all_reduce.in_memory import (
+    in_one_process,
+    reduce_in_memory,
+    sharing_memory,
+)
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
-from tfdist.all_reduce.values import added, alike, devices_of, gathered, given_out
+from tfdist.all_reduce.values import (
+    added,
+    alike,
+    check_devices,
+    check_lists,
+    devices_of,
+    gathered,
+    given_out,
+)
+
+STAR_BYTES = 32_000
+"""The largest bucket that goes to one device and back; larger ones go around the ring.
+
+Measured between 4 and 8 hosts, on links of 200 Mbit/s and 1 Gbit/s and faster ones
+(docs/algorithms.md). Of the sizes tried, 32 KB is the largest at which a call with the star
+takes less time than one with the ring on all of them. At the next, 256 KB, it takes up to
+seven times as long.
+"""
 
 # Small enough that buckets leave while the backward pass still runs.
 BUCKET_BYTES = 2_000_000
+
+# A device adds one segment up while it receives the next. Each costs a message: at 1 MB,
+# that is little even at 1 Gbit/s, and at 200 Mbit/s a segment arrives in 40 ms.
+SEGMENT_BYTES = 1_000_000
 
 SUM = tf.distribute.ReduceOp.SUM
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
+def choose(size_bytes: int) -> str:
+    """Returns the algorithm for a bucket of this size between processes."""
+    return "reduce_then_broadcast" if size_bytes <= STAR_BYTES else "ring"
+
+
 class AllReduce(tf.distribute.ReductionToOneDevice):
-    """Sums gradients over devices, by the fastest algorithm or a given one.
+    """Sums gradients over devices, by an algorithm that suits their size or a given one.
 
         strategy = tf.distribute.MirroredStrategy(
             devices, cross_device_ops=tfdist.AllReduce()
@@ -45,17 +66,13 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
 
     Without an `algorithm`, the CPU devices of a process first sum what they have. They
     share memory, so nothing is sent. If there are several processes, one device of each
-    then takes part in the exchange. Each bucket uses the algorithm that
-    `tfdist.all_reduce.choice.choose` finds the fastest for its size and the number of
-    processes.
-
-    The network between processes is measured on first use, which takes a few seconds,
-    unless it is given.
+    then takes part in the exchange. A bucket of up to 32 KB, whose bytes hardly matter,
+    is summed on one device, in the fewest messages; a larger one goes around the ring,
+    which loads all links alike.
 
     With an `algorithm`, every device takes part, and equal inputs give equal bits.
     Without one they may not: `tf.add_n`, which sums in shared memory, adds three or more
-    values in an order that depends on which of them are needed elsewhere, and a network
-    that is measured again may favor another algorithm.
+    values in an order that depends on which of them are needed elsewhere.
 
     Slices (`tf.IndexedSlices`) are gathered, not summed, as in TensorFlow's own ops.
     What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: reductions
@@ -65,16 +82,12 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
     Cost: see `tfdist.all_reduce.cost`.
 
     Args:
-        algorithm: One of `SCHEDULES`; None to choose.
-        network: What connects the processes. It decides the algorithm and the size of
-            segments. None: what `tfdist.measure_network` finds. In a `tf.compat.v1`
-            graph, where nothing runs before the session does, `NETWORK`.
+        algorithm: One of `SCHEDULES`; None to choose by size.
         bucket_bytes: The minimum size of a bucket, in bytes. None: 2 MB between
             processes; unlimited in one process, where the fewest operations win.
         segment_bytes: The size of the segments that a chunk is sent in, in bytes. The
-            next device adds one segment up while it receives the next. None: what keeps
-            a link busy for 16 ms, between 500 KB and 2 MB; in one process, chunks stay
-            whole.
+            next device adds one segment up while it receives the next. None: 1 MB; in
+            one process, chunks stay whole.
         wire_dtype: `"bfloat16"` or `"float16"`: what float32 and float64 are sent as, in
             half or a quarter of the bytes. They are added up in their own dtype. A value
             that is too large for it fails (tf.errors.InvalidArgumentError).
@@ -89,30 +102,15 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         self,
         algorithm: str | None = None,
         *,
-        network: Network | None = None,
         bucket_bytes: float | None = None,
         segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__()
         self.algorithm = None if algorithm is None else checked_algorithm(algorithm)
-        self._networks = Networks(checked_network(network))
-        self.bucket_bytes = checked_bytes("bucket_bytes", bucket_bytes)
-        self.segment_bytes = checked_bytes("segment_bytes", segment_bytes)
+        self.bucket_bytes = _checked_bytes("bucket_bytes", bucket_bytes)
+        self.segment_bytes = _checked_bytes("segment_bytes", segment_bytes)
         self.wire_dtype = checked_wire_dtype(wire_dtype)
-
-    @property
-    def network(self) -> Network | None:
-        """The network that was given, or None."""
-        return self._networks.given
-
-    def network_between(self, devices: Sequence[str]) -> Network:
-        """Returns what connects the devices: as given, or measured on first use.
-
-        Args:
-            devices: Their full names.
-        """
-        return self._networks.between(devices)
 
     def reduce_implementation(
         self,
@@ -257,28 +255,28 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         turns: Turns,
     ) -> list[list[tf.Tensor]]:
         size = sum(map(size_bytes, per_device[0]))
-        algorithm = self.algorithm or choose(
-            size, len(devices), self.network_between(devices)
-        )
+        algorithm = self.algorithm or choose(size)
         schedule = build(algorithm, len(devices))
-        segments = self.segments_of_chunk(size / schedule.num_chunks, devices)
+        segments = self._segments(size / schedule.num_chunks, devices)
         with tf.name_scope(algorithm):
             return sum_bucket(
                 schedule, per_device, devices, segments, self.wire_dtype, turns
             )
 
-    def segments_of_chunk(self, chunk_bytes: float, devices: Sequence[str]) -> int:
-        """Returns how many segments a chunk is sent in.
-
-        Args:
-            chunk_bytes: The size of the chunk.
-            devices: The full names of the devices between which it is sent.
-        """
-        if self.segment_bytes is not None:
-            return max(1, math.ceil(chunk_bytes / self.segment_bytes))
-        if in_one_process(devices):
+    def _segments(self, chunk_bytes: float, devices: Sequence[str]) -> int:
+        """Returns how many segments a chunk is sent in."""
+        if self.segment_bytes is None and in_one_process(devices):
             return 1
-        return segments_of(chunk_bytes, self.network_between(devices).bandwidth)
+        return max(1, math.ceil(chunk_bytes / (self.segment_bytes or SEGMENT_BYTES)))
+
+
+def _checked_bytes(name: str, value: float | None) -> float | None:
+    """Returns a size in bytes, above 0, or None."""
+    if value is not None and not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number of bytes or None; received {value!r}")
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be a number of bytes above 0; received {value}")
+    return value
 
 
 class RingAllReduce(AllReduce):
@@ -297,7 +295,6 @@ class RingAllReduce(AllReduce):
     Distributed Computing 69(2), 2009).
 
     Args:
-        network: What connects the processes, as in `AllReduce`.
         bucket_bytes: The minimum size of a bucket, as in `AllReduce`.
         segment_bytes: The size of the segments of a chunk, as in `AllReduce`.
         wire_dtype: `"bfloat16"`, `"float16"` or None, as in `AllReduce`.
@@ -306,14 +303,12 @@ class RingAllReduce(AllReduce):
     def __init__(
         self,
         *,
-        network: Network | None = None,
         bucket_bytes: float | None = None,
         segment_bytes: float | None = None,
         wire_dtype: Any = None,
     ) -> None:
         super().__init__(
             "ring",
-            network=network,
             bucket_bytes=bucket_bytes,
             segment_bytes=segment_bytes,
             wire_dtype=wire_dtype,

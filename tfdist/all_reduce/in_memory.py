@@ -1,4 +1,4 @@
-"""Reduces between devices that share memory: one device sums, and nothing is sent.
+"""Devices that share memory, which one of them reduces: nothing is sent.
 
 The others read its result in place, as with `tf.distribute.ReductionToOneDevice`.
 """
@@ -15,6 +15,34 @@ from tfdist.all_reduce.values import added, copied, divided
 
 PACKED_BYTES = 32_000
 """Smaller tensors are concatenated: the copy takes less time than an operation each."""
+
+
+def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
+    """Groups devices, given by full name, that share memory: the CPUs of one process.
+
+    >>> task = "/job:worker/replica:0/task:{}/device:{}"
+    >>> sharing_memory([task.format(0, "CPU:0"), task.format(0, "CPU:1")])
+    [[0, 1]]
+    >>> sharing_memory([task.format(0, "CPU:0"), task.format(1, "CPU:0")])
+    [[0], [1]]
+    >>> sharing_memory([task.format(0, "GPU:0"), task.format(0, "GPU:1")])
+    [[0], [1]]
+    """
+    groups: dict[str, list[int]] = {}
+    for i, device in enumerate(devices):
+        is_cpu = "/DEVICE:CPU:" in device.upper()
+        memory = _process(device) if is_cpu else device
+        groups.setdefault(memory, []).append(i)
+    return list(groups.values())
+
+
+def in_one_process(devices: Sequence[str]) -> bool:
+    """Returns whether all devices, given by full name, belong to one process."""
+    return len(set(map(_process, devices))) <= 1
+
+
+def _process(device: str) -> str:
+    return device.upper().partition("/DEVICE:")[0]
 
 
 def reduce_in_memory(

@@ -1,4 +1,4 @@
-"""The values of an all-reduce: dense tensors and `tf.IndexedSlices`, handled alike."""
+"""The values of an all-reduce, checked; dense ones and `tf.IndexedSlices` alike."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,28 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.all_reduce.executor import all_gather
 from tfdist.all_reduce.half_precision import to_wire
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Checks that no device is repeated."""
+    for device in devices:
+        if devices.count(device) > 1:
+            raise ValueError(
+                f"{devices.count(device)} values are on device {device!r}, and each "
+                "must be on a separate device: give the strategy different devices, "
+                "and reduce in its scope"
+            )
+
+
+def check_lists(per_device: Sequence[Sequence[Any]], devices: Sequence[str]) -> None:
+    """Checks that each device, one at least, has a list of equally many tensors."""
+    numbers = [len(tensors) for tensors in per_device]
+    if not devices or len(numbers) != len(devices) or len(set(numbers)) > 1:
+        raise ValueError(
+            "there must be one list of tensors per device, all of equal length, and at "
+            f"least one device; received lists of {numbers} tensors for {len(devices)} "
+            "devices"
+        )
 
 
 def alike(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:

@@ -16,7 +16,7 @@ from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import rehearsal
 from tfdist.keras.computation import current_computation
 from tfdist.keras.driver import driver_of
-from tfdist.variables import tape_sources
+from tfdist.variables import keras_variable
 
 _IN_RUN = "Put the step into a function that is called by strategy.run(step, args=...)"
 
@@ -50,7 +50,7 @@ def _patch_tape() -> None:
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
         bound = functools.partial(tape_gradient, self)
-        of_shards = functools.partial(tape_sources.gradient_by_shards, bound)
+        of_shards = functools.partial(keras_variable.gradient_by_shards, bound)
         given = target, sources, output_gradients, unconnected_gradients
         computation = current_computation()
         if computation is None:
@@ -62,7 +62,7 @@ def _patch_tape() -> None:
 
     @functools.wraps(tape_watch)
     def watch(self: Any, tensor: Any) -> None:
-        tape_watch(self, tape_sources.with_shards(tensor))
+        tape_watch(self, keras_variable.with_shards(tensor))
 
     owner.gradient, owner.watch = gradient, watch
 

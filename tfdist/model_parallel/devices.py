@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tfdist.all_reduce.network import Network
-
 
 @dataclass(frozen=True)
 class Device:
@@ -84,30 +82,24 @@ class Links:
                     f"least 0 s; received {bandwidth!r} and {latency!r}"
                 )
 
-    @classmethod
-    def of_network(cls, network: "Network | Links | None") -> "Links":
-        """Returns links as a `tfdist.Network` has them; None is free links.
-
-        Raises:
-            TypeError: If it is neither.
-        """
-        if network is None:
-            return cls()
-        if isinstance(network, Network):
-            return cls(network.bandwidth, network.latency)
-        if not isinstance(network, Links):
-            raise TypeError(
-                "network is tfdist.Links(bandwidth, latency), a tfdist.Network as "
-                f"tfdist.measure_network returns it, or None; received {network!r}"
-            )
-        return network
-
     def of(self, source: str, target: str) -> Link:
         """Returns the link from one device to another."""
         for pair in ((source, target), (target, source)):
             if pair in self.between:
                 return Link(*self.between[pair])
         return Link(self.bandwidth, self.latency)
+
+
+def checked_links(network: Links | None) -> Links:
+    """Returns the links; None is links that cost nothing."""
+    if network is None:
+        return Links()
+    if not isinstance(network, Links):
+        raise TypeError(
+            "network is tfdist.Links(bandwidth, latency), or None; "
+            f"received {network!r}"
+        )
+    return network
 
 
 def check_devices(devices: Sequence[Device], links: Links) -> tuple[Device, ...]:

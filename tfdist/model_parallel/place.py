@@ -9,9 +9,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from tfdist.all_reduce.network import Network
 from tfdist.model_parallel.choose_split import split_and_place
-from tfdist.model_parallel.devices import Device, Links, check_devices
+from tfdist.model_parallel.devices import Device, Links, check_devices, checked_links
 from tfdist.model_parallel.fit import place_by_memory
 from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.heft import place_by_finish_time
@@ -32,7 +31,7 @@ _LESS = 4
 def place_layers(
     model: "LayerGraph | keras.Model",
     devices: Sequence[Device],
-    network: Links | Network | None = None,
+    network: Links | None = None,
     *,
     microbatches: int = 1,
     by_hand: Mapping[str, str] | None = None,
@@ -92,7 +91,7 @@ def place_layers(
         )
     if microbatches < 1:
         raise ValueError(f"microbatches must be at least 1; received {microbatches!r}")
-    links = Links.of_network(network)
+    links = checked_links(network)
     devices = check_devices(devices, links)
     if not isinstance(model, LayerGraph):
         # Imported late: a graph is placed without TensorFlow.

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -100,11 +100,9 @@ class ParameterServerStrategy(
 
     Attributes:
         coordinator: The coordinator that sends steps to the workers.
-        in_flight: The steps of `fit`, `evaluate` and `predict` that are in flight.
         num_workers: The number of workers in the cluster.
         num_ps: The number of ps in the cluster.
         replicas: What computes steps: the worker, or each of several devices of a worker.
-        gates: Where the steps of each policy take their turns.
 
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
@@ -161,7 +159,7 @@ class ParameterServerStrategy(
         watched = watched_cluster(settings)
         self._connect(settings, watched)
         parts = parts_of(self, settings, watched)
-        self._step_counter, self.coordinator = parts.step_counter, parts.coordinator
+        self.step_counter, self.coordinator = parts.step_counter, parts.coordinator
         self.in_flight, self.fit_driver = parts.in_flight, parts.fit_driver
         self.gates, self.caches = parts.gates, parts.caches
         self.exchanges = parts.exchanges
@@ -318,10 +316,6 @@ class ParameterServerStrategy(
             for index in range(self.num_workers)
         ]
 
-    def count_step(self) -> None:
-        """Adds one to the count of the worker that runs the current step."""
-        self._step_counter.count()
-
     def worker_report(self) -> WorkerReport:
         """Asks every worker how many training steps of `fit` it has run.
 
@@ -334,20 +328,8 @@ class ParameterServerStrategy(
                 UnavailableError. Ask again once it is back. Never with fewer
                 `min_workers` than workers.
         """
-        report = self._step_counter.report()
+        report = self.step_counter.report()
         return replace(report, link_use=self.fit_driver.link_use())
-
-    def check_placement_is_complete(self, weights: Iterable[Any] = ()) -> None:
-        """Checks, before the first step, that the model matches the placement plan.
-
-        Args:
-            weights: The weights of the model, whose optimizer is built.
-
-        Raises:
-            PlanMismatchError: If a variable or a slot of the plan is missing, or a
-                variable exists more often than planned.
-        """
-        self._extended.placed.check_complete(weights)
 
     def placement_report(self) -> PlacementReport:
         """Reports where every variable that still exists lives."""

@@ -3,7 +3,7 @@
 To Keras it is one variable: it is read as one tensor, saved under one name, and an
 optimizer gives it slots of its shape. To TensorFlow, each shard is a variable: a tape, a
 loop or a `tf.function` captures the handles of shards, and gradients flow to these; see
-`tape_sources`.
+`keras_variable`.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,10 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.federated.averaging import FederatedAveraging
+from tfdist.federated.averaging import (
+    FederatedAveraging,
+    LocalBatches,
+    local_batches,
+    random_stream,
+)
 from tfdist.federated.client_update import ClientUpdate
 from tfdist.federated.execution import checks
-from tfdist.federated.local_batches import LocalBatches, local_batches, random_stream
 from tfdist.local_update.model_vector import ModelVector
 
 _CALL_BYTES = 2**27  # Of the updates that one call returns.

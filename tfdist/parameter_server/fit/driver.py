@@ -88,11 +88,12 @@ class ParameterServerDriver(DefaultDriver):
             AsynchronousTrainingError: If asynchronous workers cannot train the model.
             PlanMismatchError: If it does not match the placement plan.
         """
-        self.strategy.check_placement_is_complete([w.value for w in model.weights])
+        weights = [each.value for each in model.weights]
+        self.strategy.extended.placed.check_complete(weights)
         step = building.step_of(model, building.TRAIN)
 
         def counted_step(batch: Any) -> Any:
-            self.strategy.count_step()
+            self.strategy.step_counter.count()
             return step(batch)
 
         return StepFunction(model, TrainSteps(model, self._in_flight, counted_step))

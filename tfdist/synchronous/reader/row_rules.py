@@ -2,30 +2,24 @@
 
 A list of what is known to keep examples apart. Whatever is not in it is refused: that no
 rule is known to be broken does not prove that an example's value is its own.
+`shape_rules` has those that change where elements are.
 """
 
-from collections.abc import Callable
-from math import prod
-from typing import Any
-
-from tfdist.keras.graph import inputs_of
-from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
+from tfdist.synchronous.reader import shape_rules
 from tfdist.synchronous.reader.rows import (
     Application,
     NotOwnError,
-    Operand,
     Rows,
+    Rules,
+    check_spared,
     constants_only,
     rows_only,
     same,
     together,
     unless_by_row,
 )
-from tfdist.synchronous.reader.sizes import EXAMPLES, sizes
 
-Rule = Callable[[Application], Rows]
-
-_RULES: dict[str, Rule] = {}
+_RULES = Rules(shape_rules.RULES)
 
 
 def follow(application: Application) -> Rows:
@@ -40,17 +34,7 @@ def follow(application: Application) -> Rows:
     return rule(application)
 
 
-def _rule(types: str) -> Callable[[Rule], Rule]:
-    """Returns a decorator of the rule for some types, separated by spaces."""
-
-    def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(types.split(), rule))
-        return rule
-
-    return register
-
-
-@_rule("""
+@_RULES.of("""
     Abs Acos Acosh AsString Asin Asinh Atan Atanh BesselI0e BesselI1e Bitcast Bucketize
     Cast Ceil CheckNumerics ComplexAbs Conj Cos Cosh Digamma Elu EnsureShape Erf Erfc Erfinv
     Exp Expm1 FakeQuantWithMinMaxArgs Floor Identity Imag Inv Invert IsFinite IsInf IsNan
@@ -70,32 +54,24 @@ def _by_element(at: Application) -> Rows:
     return together(at.operands, at.rank)
 
 
-@_rule("IdentityN")
+@_RULES.of("IdentityN")
 def _one_of_many(at: Application) -> Rows:
     return together([at.operands[at.output.value_index]], at.rank)
 
 
-@_rule("LookupTableFindV2 ResourceGather")
+@_RULES.of("LookupTableFindV2 ResourceGather")
 def _looked_up(at: Application) -> Rows:
     return at.rows_at(1)
 
 
-@_rule("""
+@_RULES.of("""
     Cumsum Cumprod CumulativeLogsumexp ReverseV2 Roll
     Sum Mean Max Min Prod All Any EuclideanNorm ArgMax ArgMin
 """)
 def _along_other_axes(at: Application) -> Rows:
     of, *_, axes = at.operands
-    _check_spared(axes.axes(), len(of.shape))
+    check_spared(axes.axes(), len(of.shape))
     return at.rows_at(0)
-
-
-def _check_spared(
-    axes: list[int], rank: int, kind: Reduction = Reduction.MIXED
-) -> None:
-    """Checks that an operation does not work along the axis of the rows."""
-    if 0 in {axis % rank for axis in axes}:
-        raise NotOwnError(kind)
 
 
 # How many of the last axes of their first input these combine.
@@ -113,7 +89,7 @@ _LAST_AXES = {
 }
 
 
-@_rule(" ".join(_LAST_AXES.values()))
+@_RULES.of(" ".join(_LAST_AXES.values()))
 def _along_last_axes(at: Application) -> Rows:
     rows_only(at.operands)
     rows = same([each.rows for each in at.operands if each.rows])
@@ -124,7 +100,7 @@ def _along_last_axes(at: Application) -> Rows:
     return unless_by_row(rows, [o for o in at.operands if len(o.shape) == rank], rank)
 
 
-@_rule("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2")
+@_RULES.of("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2")
 def _of_two_for_each(at: Application) -> Rows:
     pair = at.operands[:2]
     rows_only(at.operands)
@@ -134,7 +110,7 @@ def _of_two_for_each(at: Application) -> Rows:
     return rows
 
 
-@_rule("""
+@_RULES.of("""
     BiasAdd Conv Conv2D Conv3D DepthwiseConv2dNative Dilation2D MaxPool MaxPoolV2 MaxPool3D AvgPool
     AvgPool3D MaxPoolWithArgmax LRN DepthToSpace SpaceToDepth ResizeBilinear ResizeBicubic
     ResizeNearestNeighbor ResizeArea ScaleAndTranslate ExtractImagePatches
@@ -153,7 +129,7 @@ def _leading(at: Application) -> Rows:
     return rows
 
 
-@_rule("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseMatMul Einsum")
+@_RULES.of("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseMatMul Einsum")
 def _product_of_tensors(at: Application) -> Rows:
     rows_only(at.operands)
     terms, result = _as_einsum(at)
@@ -212,227 +188,3 @@ def _spelled(term: str, rank: int) -> list[str]:
         return list(term)
     count = rank - len(before) - len(after)
     return [*before, *(f"-{count - i}" for i in range(count)), *after]
-
-
-@_rule("Transpose ConjugateTranspose")
-def _transpose(at: Application) -> Rows:
-    if at.operands[1].axes()[0]:
-        raise NotOwnError
-    return at.rows_at(0)
-
-
-@_rule("ExpandDims OneHot Pack")
-def _with_another_axis(at: Application) -> Rows:
-    is_expand = at.op.type == "ExpandDims"
-    place = at.operands[1].axes()[0] if is_expand else at.op.get_attr("axis")
-    _check_spared([place], at.rank)
-    return together(at.operands, at.rank - 1) if at.op.type == "Pack" else at.rows_at(0)
-
-
-@_rule("Squeeze")
-def _squeeze(at: Application) -> Rows:
-    axes = at.op.get_attr("squeeze_dims")
-    # Without axes, a batch of one example would lose its own.
-    if not axes:
-        raise NotOwnError
-    _check_spared(axes, len(at.operands[0].shape))
-    return at.rows_at(0)
-
-
-@_rule("Reshape")
-def _reshape(at: Application) -> Rows:
-    of, shape = at.operands
-    rows, output = of.rows, list(at.output.shape[: at.rank])
-    found = sizes(shape.tensor, at.rows_of) or [None] * at.rank
-    if rows is None or EXAMPLES in found[1:] or not _is_of_shapes(shape.tensor, at):
-        raise NotOwnError
-    new = [
-        size if static is None and isinstance(size, int) and size >= 0 else static
-        for size, static in zip(found, output, strict=True)
-    ]
-    if not new or new[0]:
-        raise NotOwnError
-    if found[0] == EXAMPLES and _is_single(rows.order):
-        return Rows()
-    return Rows(_regrouped(rows.order, of.shape[1:], new[1:]))
-
-
-def _is_of_shapes(tensor: Any, at: Application) -> bool:
-    """Returns whether a shape is computed from constants and shapes, not from values."""
-    kind = at.kind_of(tensor)
-    if kind in (Reduction.LINEAR, Reduction.OTHER):
-        inputs = inputs_of(tensor)
-        return bool(inputs) and all(_is_of_shapes(each, at) for each in inputs)
-    return kind in CONSTANTS | {Reduction.COUNT, Reduction.SHAPE}
-
-
-def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Any:
-    """Returns the order of rows that were reshaped along other axes than theirs.
-
-    An unknown size besides that of the rows is taken for the same on both sides.
-    """
-    if own == new:
-        return order
-    values, wanted = (prod(1 if n is None else n for n in each) for each in (own, new))
-    if _is_single(order) and None not in [*own, *new] and order != ("each", 0):
-        values *= order[1] if order else 1
-        if wanted and not values % wanted:
-            return () if values == wanted else ("each", values // wanted)
-    elif own.count(None) == new.count(None) and values == wanted:
-        return order
-    elif _is_single(order) and None in own and new == own[len(own) - len(new) :]:
-        return ("each", 0)
-    raise NotOwnError
-
-
-def _is_single(order: Any) -> bool:
-    """Returns whether all rows of an example are one after the other."""
-    return order == () or (order is not None and order[0] == "each" and order[2:] == ())
-
-
-@_rule("ConcatV2")
-def _concat(at: Application) -> Rows:
-    *parts, axis = at.operands
-    (place,) = axis.axes()
-    rows_only(parts)
-    rows = same([each.rows for each in parts if each.rows])
-    if place % at.rank:
-        return unless_by_row(rows, parts, at.rank)
-    if any(each.rows is None for each in parts):
-        raise NotOwnError(Reduction.TAKEN)
-    return _in_blocks(rows, len(parts))
-
-
-def _in_blocks(rows: Rows, count: int) -> Rows:
-    """Returns rows that come so many times, one block after the other."""
-    if count == 1:
-        return rows
-    return Rows((*(rows.order or ()), "blocks", count))
-
-
-@_rule("Pad PadV2 MirrorPad")
-def _pad(at: Application) -> Rows:
-    if any(at.operands[1].axes()[:2]):
-        raise NotOwnError
-    return at.rows_at(0)
-
-
-@_rule("Tile BroadcastTo")
-def _copied(at: Application) -> Rows:
-    of, shape = at.operands
-    if of.rows is None:
-        constants_only([of])
-        return unless_by_row(_counted(at, shape), [of], at.rank)
-    if at.op.type == "BroadcastTo":
-        return together([of], at.rank)
-    constants_only([shape])
-    count = shape.element(0)
-    if count is None:
-        raise NotOwnError
-    # Copies of rows that are alike are as many more of them.
-    return of.rows if of.rows.order is None else _in_blocks(of.rows, int(count))
-
-
-@_rule("""
-    Fill RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt
-    StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal
-    StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2
-    StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomGetKeyCounter StatefulUniform
-    StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniformInt
-    ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 StatelessRandomGammaV3
-    StatelessRandomBinomial
-""")
-def _made(at: Application) -> Rows:
-    """Returns where rows are that are all alike, and whose number a shape gives."""
-    place = 2 if at.op.type.startswith("Stateful") else 0
-    shape = at.operands[place]
-    constants_only([each for i, each in enumerate(at.operands) if i != place])
-    if at.op.type.startswith("Stateless") and _from_constants(at.operands[1].tensor):
-        # The same numbers on every replica, which one process has for its first rows only.
-        raise NotOwnError(Reduction.TAKEN)
-    return _counted(at, shape)
-
-
-def _from_constants(tensor: Any) -> bool:
-    """Returns whether a seed is a constant, so that numbers follow from positions."""
-    if tensor.op.type in ("ReadVariableOp", "Placeholder", "VarHandleOp"):
-        return False
-    return all(map(_from_constants, tensor.op.inputs))
-
-
-def _counted(at: Application, shape: Operand) -> Rows:
-    op = shape.tensor.op
-    if not _is_of_shapes(shape.tensor, at) or shape.kind in CONSTANTS:
-        raise NotOwnError
-    if op.type == "Shape" and at.rows_of(op.inputs[0]):
-        return Rows(None)
-    found = sizes(shape.tensor, at.rows_of) or []
-    unknown = [i for i, size in enumerate(at.output.shape) if size is None]
-    if EXAMPLES in found[1:] or (found[:1] != [EXAMPLES] and unknown != [0]):
-        raise NotOwnError
-    return Rows(None)
-
-
-@_rule("Range")
-def _numbered(at: Application) -> Rows:
-    raise NotOwnError(Reduction.TAKEN)
-
-
-# The places of what is divided, and of the axis; an Unpack has that as an attribute.
-_DIVIDED: dict[str, tuple[int, int | None]]
-_DIVIDED = {"Unpack": (0, None), "Split": (1, 0), "SplitV": (0, 2)}
-
-
-@_rule(" ".join(_DIVIDED))
-def _divided(at: Application) -> Rows:
-    of, axis = _DIVIDED[at.op.type]
-    rows = at.rows_at(of)
-    place = at.op.get_attr("axis") if axis is None else at.operands[axis].axes()[0]
-    _check_spared([place], len(at.operands[of].shape), Reduction.TAKEN)
-    return rows
-
-
-@_rule("StridedSlice")
-def _strided_slice(at: Application) -> Rows:
-    of, begin, end, strides = at.operands
-    count = begin.shape[0]
-    if of.rows is None or count is None:
-        raise NotOwnError(Reduction.TAKEN)
-    from_start, to_end, ellipsis, new, one = (
-        [bool(at.op.get_attr(f"{name}_mask") >> i & 1) for i in range(count)]
-        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-    )
-    covered = len(of.shape) - count + sum(map(max, ellipsis, new))
-    # An ellipsis may stand for no axis, and leave that of the rows to the next index.
-    if new[0] or (ellipsis[0] and not covered):
-        raise NotOwnError
-    for i in range(count):
-        if ellipsis[i] or new[i]:
-            continue
-        if i == 0:
-            starts = from_start[i] or begin.element(i) == 0
-            if one[i] or strides.element(i) != 1 or not (starts and to_end[i]):
-                raise NotOwnError(Reduction.TAKEN)
-        else:
-            edges = [(begin, from_start[i]), (end, to_end[i]), (strides, False)]
-            if not all(is_open or at.is_same_at(edge, i) for edge, is_open in edges):
-                raise NotOwnError
-    return of.rows
-
-
-@_rule("GatherV2")
-def _gather(at: Application) -> Rows:
-    of, indices, axis = at.operands
-    batch, place = at.op.get_attr("batch_dims"), axis.axes()[0] % len(of.shape)
-    if of.rows and not place:
-        raise NotOwnError(
-            Reduction.TAKEN if indices.kind in CONSTANTS else Reduction.MIXED
-        )
-    rows_only([of, indices])
-    if of.rows is None and (batch or place):
-        raise NotOwnError
-    if of.rows and indices.rows and not batch:
-        raise NotOwnError
-    rows = same([each.rows for each in (of, indices) if each.rows])
-    return unless_by_row(rows, [indices], len(indices.shape)) if batch else rows

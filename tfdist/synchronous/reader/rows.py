@@ -121,6 +121,23 @@ class Application:
         return rows
 
 
+Rule = Callable[[Application], Rows]
+"""Returns where the rows of an operation's output are; a `NotOwnError` if they meet."""
+
+
+class Rules(dict[str, Rule]):
+    """The rule for each type of operation."""
+
+    def of(self, types: str) -> Callable[[Rule], Rule]:
+        """Returns a decorator of the rule for some types, separated by spaces."""
+
+        def register(rule: Rule) -> Rule:
+            self.update(dict.fromkeys(types.split(), rule))
+            return rule
+
+        return register
+
+
 def has_rows(tensor: Any) -> bool:
     """Returns whether a tensor has an unknown dimension: that of the examples.
 
@@ -184,3 +201,11 @@ def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
         if each.rows is None and len(each.shape) == rank and each.shape[0] != 1:
             raise NotOwnError
     return rows
+
+
+def check_spared(
+    axes: Sequence[int], rank: int, kind: Reduction = Reduction.MIXED
+) -> None:
+    """Checks that an operation does not work along the axis of the rows."""
+    if 0 in {axis % rank for axis in axes}:
+        raise NotOwnError(kind)

@@ -10,10 +10,13 @@ from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 from tfdist.synchronous.replica.collectives import sum_tensors, sums_after
 from tfdist.synchronous.replica.step import ReplicaStep
-from tfdist.synchronous.replica.texts import from_codes, longest_of, to_codes
 
 _REFUSED = "tfdist cannot gather the whole batch: "
 _END = " (end)"
+
+# Replicas exchange texts as numbers of a fixed length.
+# 0 stands for no byte, behind the end of a text; another code is a byte plus one.
+_BYTES = [b"", *(bytes([byte]) for byte in range(256))]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -145,7 +148,7 @@ class AllRows:
         sizes = tf.stack([tf.shape(each, tf.int64)[0] for each in values])
         self._own = tf.where(step.count > 0, sizes, tf.zeros_like(sizes))
         self._texts = [i for i, each in enumerate(values) if each.dtype == tf.string]
-        lengths = [longest_of(values[i]) for i in self._texts]
+        lengths = [_longest_of(values[i]) for i in self._texts]
         context = tf.distribute.get_replica_context()
         here = tf.one_hot(step.replica, context.num_replicas_in_sync, dtype=tf.int64)
         numbers = tf.concat([self._own, tf.cast(lengths, tf.int64)], 0)
@@ -162,7 +165,7 @@ class AllRows:
         # replicas when a worker has several devices.
         values = [tf.stop_gradient(value) for value in self._values]
         for i, longest in zip(self._texts, tf.unstack(self._longest), strict=True):
-            values[i] = to_codes(values[i], longest)
+            values[i] = _to_codes(values[i], longest)
         placed = [
             _padded(
                 value[: self._own[i]],
@@ -173,7 +176,7 @@ class AllRows:
         ]
         found = sum_tensors(placed)
         for i in self._texts:
-            found[i] = from_codes(found[i])
+            found[i] = _from_codes(found[i])
         for whole, value in zip(found, self._values, strict=True):
             whole.set_shape([None, *value.shape[1:]])
         self._step.is_same(found)
@@ -273,3 +276,22 @@ def refusal_in(error: tf.errors.OpError) -> IndivisibleLossError | None:
     if not found:
         return None
     return IndivisibleLossError(_REFUSED + after.partition(_END)[0])
+
+
+def _longest_of(texts: tf.Tensor) -> tf.Tensor:
+    """Returns the length of the longest text in bytes, at least 1; an int64 scalar."""
+    lengths = tf.reshape(tf.strings.length(texts), [-1])
+    return tf.cast(tf.reduce_max(tf.concat([lengths, [1]], 0)), tf.int64)
+
+
+def _to_codes(texts: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
+    """Returns texts with a last axis more, of `longest` int32 codes, one per byte."""
+    longest = tf.cast(longest, tf.int32)
+    codes = tf.io.decode_raw(texts, tf.uint8, fixed_length=longest)
+    is_byte = tf.sequence_mask(tf.strings.length(texts), longest)
+    return tf.where(is_byte, tf.cast(codes, tf.int32) + 1, 0)
+
+
+def _from_codes(codes: tf.Tensor) -> tf.Tensor:
+    """Returns the texts of `_to_codes`."""
+    return tf.strings.reduce_join(tf.gather(tf.constant(_BYTES), codes), axis=-1)

@@ -1,6 +1,6 @@
 import pytest
 
-from tfdist.all_reduce.locality import in_one_process, sharing_memory
+from tfdist.all_reduce.in_memory import in_one_process, sharing_memory
 
 DEVICE = "/job:{}/replica:0/task:{}/device:{}"
 CHIEF = DEVICE.format("chief", 0, "CPU:0")
