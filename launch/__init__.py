@@ -11,7 +11,7 @@ from launch.loopback import (
     Servers,
     local_cluster,
     make_job,
-    run,
+    run_job,
     servers,
 )
 from launch.plan import PlanError, Program, TaskPlan, plan
@@ -27,6 +27,6 @@ __all__ = [
     "local_cluster",
     "make_job",
     "plan",
-    "run",
+    "run_job",
     "servers",
 ]

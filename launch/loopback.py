@@ -169,7 +169,7 @@ def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     return replace(task_plan, env={**task_plan.env, **env})
 
 
-def run(job: Job) -> int:
+def run_job(job: Job) -> int:
     """Runs a job to its end, and returns its exit status.
 
     Raises:

@@ -97,14 +97,14 @@ def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkey
             log_dir=str(tmp_path),
             server=(str(PROGRAMS / "server.py"),),
         )
-        assert launch.run(job) == 1
+        assert launch.run_job(job) == 1
         errors = capfd.readouterr().err
         assert f"port {port} is taken by process {os.getpid()} (" in errors
         assert "Address already in use" in errors
 
         # A stranger's listener is not taken for ours.
         monkeypatch.setenv("SILENT_SERVER", "ps:0")
-        assert launch.run(dataclasses.replace(job, startup_timeout=1.0)) == 1
+        assert launch.run_job(dataclasses.replace(job, startup_timeout=1.0)) == 1
         errors = capfd.readouterr().err
         assert f"ps:0 did not listen on 127.0.0.1:{port} within 1 s" in errors
         assert f"port {port} is taken by process {os.getpid()} (" in errors
@@ -118,7 +118,7 @@ def test_job_of_a_program_leaves_no_descendant(launcher, monkeypatch, tmp_path):
         server=(str(PROGRAMS / "server.py"),),
         log_dir=str(tmp_path),
     )
-    assert launch.run(job) == 0
+    assert launch.run_job(job) == 0
     assert marked(launcher.mark) == []
 
 
@@ -151,7 +151,7 @@ def test_real_servers_keep_the_variable_and_run_the_steps(tmp_path):
     program = launch.Program(str(PROGRAMS / "count_steps.py"))
     patient = {"startup_timeout": STARTUP_DEADLINE}
     job = launch.make_job(cluster, program, log_dir=str(tmp_path), **patient)
-    assert launch.run(job) == 0
+    assert launch.run_job(job) == 0
     logs = {path.stem: path.read_text() for path in tmp_path.iterdir()}
     assert "counted 20 on /job:ps/replica:0/task:0/device:CPU:0" in logs["chief"]
     steps = {name: log.count("a step ran here") for name, log in logs.items()}
