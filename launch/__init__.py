@@ -4,6 +4,7 @@ A plan says what each task runs, as plain data. `launch.local` runs all tasks of
 this machine, and `launch.task` runs one of them on each host of a cluster.
 """
 
+from launch.function import run
 from launch.job import Job
 from launch.loopback import (
     LaunchError,
@@ -27,6 +28,7 @@ __all__ = [
     "local_cluster",
     "make_job",
     "plan",
+    "run",
     "run_job",
     "servers",
 ]

@@ -32,7 +32,7 @@ class LogDirError(ValueError):
 
 
 class LaunchError(RuntimeError):
-    """The cluster did not start; the message says which task failed and why."""
+    """The cluster did not start, or was lost; the message says which task failed and why."""
 
 
 @dataclass(frozen=True)
