@@ -4,6 +4,7 @@ A plan says what each task runs, as plain data. `launch.local` runs all tasks of
 this machine, and `launch.task` runs one of them on each host of a cluster.
 """
 
+from launch.function import run
 from launch.job import Job
 from launch.loopback import (
     LaunchError,
@@ -11,7 +12,7 @@ from launch.loopback import (
     Servers,
     local_cluster,
     make_job,
-    run,
+    run_job,
     servers,
 )
 from launch.plan import PlanError, Program, TaskPlan, plan
@@ -28,5 +29,6 @@ __all__ = [
     "make_job",
     "plan",
     "run",
+    "run_job",
     "servers",
 ]

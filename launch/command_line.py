@@ -22,6 +22,7 @@ from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.script_source import path_of, stray_flags
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
+from tf_config.commands import as_typed
 from tf_config.contract import EXIT_USAGE
 
 _GROUPS = {
@@ -134,7 +135,8 @@ def parse_flags(
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value.
         raise UsageError(_in_words(str(error), values)) from None
     if values.help:
-        print(f"{usage}\n{flag_help.describe(values, _GROUPS)}")
+        help_text = f"{usage}\n{flag_help.describe(values, _GROUPS)}"
+        print(as_typed(help_text, argv[0]))
         raise SystemExit(0)
     return values, rest
 
@@ -224,6 +226,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Arguments that are not UTF-8 arrive as surrogates: print them as they were given.
         sys.stdout.reconfigure(errors="surrogateescape")
+    command = as_typed(command, sys.argv[0])
     try:
         status = main(sys.argv)
         sys.stdout.flush()

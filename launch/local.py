@@ -15,13 +15,13 @@ from absl import flags
 
 from launch import cluster_flags, command_line, foreground, forking
 from launch.job import Job
-from launch.loopback import local_cluster, make_job, run, servers
+from launch.loopback import local_cluster, make_job, run_job, servers
 from launch.network import reach
 from launch.plan import Program
 from launch.script_source import kind_of_script
 from tf_config import Cluster
 
-__all__ = ["local_cluster", "main", "make_job", "run", "servers"]
+__all__ = ["local_cluster", "main", "make_job", "run_job", "servers"]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -32,7 +32,7 @@ class LogDirError(ValueError):
 
 
 class LaunchError(RuntimeError):
-    """The cluster did not start; the message says which task failed and why."""
+    """The cluster did not start, or was lost; the message says which task failed and why."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     return replace(task_plan, env={**task_plan.env, **env})
 
 
-def run(job: Job) -> int:
+def run_job(job: Job) -> int:
     """Runs a job to its end, and returns its exit status.
 
     Raises:

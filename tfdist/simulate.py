@@ -8,6 +8,7 @@ from pathlib import Path
 from absl import flags
 
 from tf_config import flag_help
+from tf_config.commands import as_typed
 from tf_config.speedup import Speedup
 from tfdist import views
 from tfdist.consistency.setting import policy_of
@@ -28,11 +29,11 @@ _GIGABIT = 125e6  # bytes
 
 def main(argv: Sequence[str]) -> int:
     """Predicts, prints the tables, and returns the exit status."""
-    options = _flags()
+    usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
         names = options(list(argv))[1:]
         if options.help:
-            print(f"{USAGE}\n{flag_help.describe(options)}")
+            print(f"{usage}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
             raise ValueError(f"name one file of launch.speedup; received {names}")
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot:
             view.plot(measured, curves, options.plot)
     except (flags.Error, ValueError, OSError, ImportError) as error:
-        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        print(f"{error}\n\n{usage}", file=sys.stderr)
         return 2
     return 0
 

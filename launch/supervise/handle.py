@@ -34,11 +34,18 @@ class Handle:
     A job that is not started from the main thread ends with `close`, or when this
     process closes its files: the kernel's signal would come with the thread's death.
 
+    Args:
+        job: The job.
+        keep: Files that stay open until the last process of the job has ended.
+        output: The file that the supervisor prints to; by default what this process does.
+
     Raises:
         PlatformError: If this machine does not run Linux.
     """
 
-    def __init__(self, job: Job, keep: Sequence[int] = ()) -> None:
+    def __init__(
+        self, job: Job, keep: Sequence[int] = (), *, output: int | None = None
+    ) -> None:
         check_platform()
         self._grace_period = job.grace_period
         self._control, theirs = socket.socketpair()
@@ -47,6 +54,8 @@ class Handle:
                 command("launch.supervise.supervisor", theirs),
                 pass_fds=[theirs.fileno(), *keep],
                 start_new_session=True,
+                stdout=output,
+                stderr=output,
             )
         in_main_thread = threading.current_thread() is threading.main_thread()
         parent = os.getpid() if in_main_thread else None

@@ -97,14 +97,14 @@ def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkey
             log_dir=str(tmp_path),
             server=(str(PROGRAMS / "server.py"),),
         )
-        assert launch.run(job) == 1
+        assert launch.run_job(job) == 1
         errors = capfd.readouterr().err
         assert f"port {port} is taken by process {os.getpid()} (" in errors
         assert "Address already in use" in errors
 
         # A stranger's listener is not taken for ours.
         monkeypatch.setenv("SILENT_SERVER", "ps:0")
-        assert launch.run(dataclasses.replace(job, startup_timeout=1.0)) == 1
+        assert launch.run_job(dataclasses.replace(job, startup_timeout=1.0)) == 1
         errors = capfd.readouterr().err
         assert f"ps:0 did not listen on 127.0.0.1:{port} within 1 s" in errors
         assert f"port {port} is taken by process {os.getpid()} (" in errors

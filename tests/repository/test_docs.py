@@ -19,6 +19,7 @@ from documents import PAGES, ROOT
 
 import tf_config.__main__
 from launch.command_line import UsageError
+from tf_config import commands
 
 PACKAGES = ("tfdist", "launch", "tf_config")
 FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks", "docs")
@@ -177,6 +178,8 @@ def run(*words):
             assert tf_config.__main__.main(flags) == 0
         case ("python", "-m", module, *flags) if module in COMMANDS:
             dry_run(module, flags)
+        case ("tfdist", name, *flags) if commands.COMMANDS[name][0] in COMMANDS:
+            dry_run(commands.COMMANDS[name][0], flags)
         case _:
             pytest.fail(
                 f"no test runs {shlex.join(words)}: mark the block with "

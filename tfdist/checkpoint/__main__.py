@@ -10,16 +10,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tf_config.commands import as_typed
 from tfdist.checkpoint.store import CorruptCheckpointError, check, name_of, numbers
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit status."""
+    usage = as_typed(__doc__ or "", argv[0])
     if argv[1:] == ["--help"]:
-        print(__doc__)
+        print(usage)
         return 0
     if len(argv) != 2 or argv[1].startswith("-"):
-        print(f"name one directory; received {argv[1:]}\n{__doc__}", file=sys.stderr)
+        print(f"name one directory; received {argv[1:]}\n{usage}", file=sys.stderr)
         return 2
     directory = Path(argv[1])
     # A directory of checkpoints may be given, or the parent of those of several `fit`s.

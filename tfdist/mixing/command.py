@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from absl import flags
 
 from tf_config import flag_help
+from tf_config.commands import as_typed
 from tfdist.mixing import graphs, view
 from tfdist.mixing.topology import Topology
 
@@ -27,11 +28,11 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 def main(argv: Sequence[str]) -> int:
     """Prints the table, draws the graphs if asked, and returns the exit status."""
-    options = _flags()
+    usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
         rest = options(list(argv))[1:]
         if options.help:
-            print(f"{USAGE}\n{flag_help.describe(options)}")
+            print(f"{usage}\n{flag_help.describe(options)}")
             return 0
         if rest:
             raise ValueError(f"only flags are allowed; received {rest}")
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot:
             view.plot(topologies, options.plot)
     except (flags.Error, ValueError, OSError, ImportError) as error:
-        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        print(f"{error}\n\n{usage}", file=sys.stderr)
         return 2
     return 0
 

@@ -13,6 +13,7 @@ from typing import Any
 from absl import flags
 
 from tf_config import flag_help
+from tf_config.commands import as_typed
 from tfdist import views
 from tfdist.planning.arguments import (
     BALANCES,
@@ -36,11 +37,11 @@ after `--` become the script's sys.argv; if it defines absl flags, they are pars
 def main(argv: Sequence[str]) -> int:
     """Plans, prints the plan, and returns the exit status."""
     ours, theirs = _split(argv[1:])
-    options = _flags()
+    usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
         names = options([argv[0], *ours])[1:]
         if options.help:
-            print(f"{USAGE}\n{flag_help.describe(options)}")
+            print(f"{usage}\n{flag_help.describe(options)}")
             return 0
         if len(names) != 1:
             raise ValueError(f"name one function, as MODULE:FUNCTION; received {names}")
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         lookups = _lookups_of(options.lookups)
         build_model = load_function(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:
-        print(f"{error}\n\n{USAGE}", file=sys.stderr)
+        print(f"{error}\n\n{usage}", file=sys.stderr)
         return 2
     try:
         # Imported late: TensorFlow takes seconds to import, and `--help` needs none.

@@ -1,0 +1,53 @@
+"""The console command `tfdist`: every command of `launch` and `tfdist`, by one word.
+
+    tfdist local --num_ps=2 --num_workers=2 train.py --epochs=5
+
+does what `python -m launch.local` does with the same flags.
+"""
+
+import importlib.metadata
+import os
+import runpy
+import sys
+
+from tf_config.commands import COMMANDS, CONSOLE, listing
+from tf_config.contract import EXIT_USAGE
+
+_USAGE = f"""\
+{CONSOLE} COMMAND [FLAGS] [SCRIPT [ITS FLAGS]]
+
+{listing()}
+
+Each but server shows its flags with --help; {CONSOLE} --version shows the version."""
+
+
+def main() -> int:
+    """Runs the command that the first argument names; returns only if there is none."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
+        # By this name a command knows how it was started: `tf_config.commands.as_typed`.
+        sys.argv[:] = [f"{CONSOLE} {name}", *arguments]
+        _find_modules_here()
+        # Not an import: this package imports nothing of tfdist.
+        runpy.run_module(COMMANDS[name][0], run_name="__main__")
+    elif name == "--version":
+        print(CONSOLE, importlib.metadata.version("tfdist"))
+    elif name == "--help":
+        print(_USAGE)
+    else:
+        print(
+            f"{CONSOLE}: error: there is no command {name!r}; there are these:\n\n"
+            f"{listing()}",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    return 0
+
+
+def _find_modules_here() -> None:
+    """Lets modules of the current directory be found, as `python -m` does.
+
+    Python puts the directory of the console command first, where the user has no modules.
+    """
+    if not getattr(sys.flags, "safe_path", False):  # Since Python 3.11.
+        sys.path[0] = os.getcwd()

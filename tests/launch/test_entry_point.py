@@ -1,0 +1,112 @@
+"""The console command `tfdist`, which a wheel installs."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tf_config.commands import COMMANDS, as_typed
+
+from ..launch_programs.launcher import ROOT
+from ..support.deadline import PROGRAM_DEADLINE
+
+_SCRIPT = """\
+import sys
+from {module} import {function}
+sys.exit({function}())
+"""
+
+
+@pytest.fixture(scope="session")
+def console(tmp_path_factory):
+    """The path of the command: the wheel's, or one like that which pip would write."""
+    if wheel := os.environ.get("TFDIST_WHEEL"):
+        return Path(wheel).resolve() / "bin" / "tfdist"
+    parser = configparser.ConfigParser()
+    parser.read(Path(__file__).parents[2] / "setup.cfg")
+    entry = parser["options.entry_points"]["console_scripts"]
+    name, _, target = entry.strip().partition(" = ")
+    module, _, function = target.partition(":")
+    path = tmp_path_factory.mktemp("bin") / name
+    path.write_text(_SCRIPT.format(module=module, function=function))
+    return path
+
+
+@pytest.fixture
+def run(console, tmp_path):
+    def run(*arguments, python=(sys.executable,)):
+        return subprocess.run(
+            [*python, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ROOT},
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_DEADLINE,
+        )
+
+    def run_console(*arguments, options=()):
+        return run(*options, str(console), *arguments)
+
+    run_console.python = run
+    return run_console
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [((), 0), (("--help",), 0), (("lokal", "train.py"), 2)]
+)
+def test_it_lists_all_commands(run, arguments, status):
+    done = run(*arguments)
+    output = done.stdout + done.stderr
+    listed = re.findall(r"^    tfdist (\w+)  ", output, re.M)
+    assert done.returncode == status
+    assert listed == [*COMMANDS]
+    if status:
+        assert done.stderr.startswith("tfdist: error: there is no command 'lokal'")
+
+
+def test_it_knows_its_version(run):
+    assert re.fullmatch(r"tfdist \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize("name", ["local", "jobs", "doctor", "plan", "checkpoint"])
+def test_a_command_has_the_help_of_its_module(run, name):
+    module, _ = COMMANDS[name]
+    typed, told = run(name, "--help"), run.python("-m", module, "--help")
+    assert (typed.returncode, told.returncode) == (0, 0)
+    assert f"    tfdist {name} " in typed.stdout
+    assert typed.stdout == as_typed(told.stdout, f"tfdist {name}") != told.stdout
+
+
+def test_an_error_says_which_command_it_is_of(run):
+    done = run("local", "--num_ps=1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tfdist local: error: no script given")
+
+
+def test_a_launcher_starts_without_tensorflow(run, tmp_path):
+    (tmp_path / "train.py").touch()
+    done = run("local", "--dry_run", "train.py", options=("-X", "importtime"))
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 0
+    assert "launch.local" not in imported  # It is run, as by `python -m`.
+    assert "launch.loopback" in imported
+    assert imported & {"tensorflow", "keras", "numpy", "tfdist"} == set()
+
+
+def test_modules_of_the_current_directory_are_found(run, tmp_path):
+    (tmp_path / "training.py").touch()
+    done = run("local", "--dry_run", "-m", "training")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].endswith(" -m training")
+
+
+def test_a_job_runs_and_has_its_exit_status(launcher, console):
+    launcher.command = (sys.executable, str(console), "local", "--fork_server=off")
+    script = launcher.script("print('trained', flush=True); raise SystemExit(3)")
+    code, output, _ = launcher.run("--num_ps=1", "--num_workers=1", script)
+    assert code == 3
+    assert re.search(r"^\[chief\] +trained$", output, re.M)

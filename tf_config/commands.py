@@ -1,0 +1,69 @@
+"""The commands of `launch` and `tfdist`, and how a user types each of them."""
+
+import re
+
+from tf_config.contract import CHECKPOINT_MODULE, SERVER_MODULE
+
+COMMANDS = {
+    "local": ("launch.local", "runs a cluster on this machine"),
+    "ssh": ("launch.ssh", "runs a cluster on hosts that ssh can reach"),
+    "slurm": ("launch.slurm", "runs a cluster on the nodes of a Slurm job"),
+    "kubernetes": ("launch.kubernetes", "runs a cluster as pods of Kubernetes"),
+    "ray": ("launch.ray", "runs a cluster on the nodes of a Ray cluster"),
+    "task": ("launch.task", "starts one task of a cluster on this host"),
+    "jobs": ("launch.jobs", "looks at the jobs that were started from this machine"),
+    "doctor": ("launch.doctor", "asks what is wrong with a cluster"),
+    "speedup": ("launch.speedup", "measures how training speeds up with more workers"),
+    "chaos": ("launch.chaos", "breaks tasks on purpose while a script trains"),
+    "plan": ("tfdist.plan", "plans which ps holds each variable of a model"),
+    "simulate": (
+        "tfdist.simulate",
+        "says how training would go on a cluster you do not have",
+    ),
+    "mixing": ("tfdist.mixing", "compares graphs for gossip"),
+    "checkpoint": (CHECKPOINT_MODULE, "checks whether checkpoints can be read"),
+    "server": (SERVER_MODULE, "serves as a ps or a worker; the launchers start it"),
+}
+"""The module of each command, which `python -m` runs, and what it does."""
+
+CONSOLE = "tfdist"
+"""The console command that runs them all, as in `tfdist local`."""
+
+_MODULES = {module: name for name, (module, _) in COMMANDS.items()}
+# `launch.ray.Executor` is no command.
+_MENTION = re.compile(
+    rf"(?:python -m )?\b({'|'.join(map(re.escape, _MODULES))})\b(?!\.\w)"
+)
+
+
+def listing(package: str = "") -> str:
+    """Returns a line for each command: how it is typed, and what it does.
+
+    Args:
+        package: Lists the commands of this package, as `python -m` runs them. Without it,
+            all of them, as the console command runs them.
+    """
+    lines = {
+        f"python -m {module}" if package else f"{CONSOLE} {name}": summary
+        for name, (module, summary) in COMMANDS.items()
+        if module.startswith(package)
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"    {typed:{width}}  {does}" for typed, does in lines.items())
+
+
+def as_typed(text: str, program: str) -> str:
+    """Returns a text in which commands are written the way this one was started.
+
+    Args:
+        text: A help, in which commands are named by their modules.
+        program: The command's own `sys.argv[0]`.
+
+    >>> as_typed("python -m launch.ssh --hosts=a ends as launch.local", "tfdist ssh")
+    'tfdist ssh --hosts=a ends as tfdist local'
+    >>> as_typed("python -m launch.ssh", "/home/me/launch/ssh.py")
+    'python -m launch.ssh'
+    """
+    if not program.startswith(f"{CONSOLE} "):
+        return text
+    return _MENTION.sub(lambda match: f"{CONSOLE} {_MODULES[match[1]]}", text)
