@@ -146,7 +146,7 @@ def targets(done: Mapping[str, Any]) -> str:
     times = [
         (seconds_to_target(one), seconds_to_target(other)) for one, other in paired
     ]
-    # One that never gets there takes for ever: to leave it out would flatter the rest.
+    # One that never gets there takes forever: to leave it out would flatter the rest.
     ratios = [(one or math.inf) / other for one, other in times if other]
     faster = statistics.median(ratios) if ratios else math.nan
     fewer = "reached" if ratio >= FEWER_BYTES else "missed"

@@ -4,8 +4,8 @@
 
 Runs the script on a local cluster of each size, one after the other, as `launch.local`
 does with the same flags. The first epoch of a run, in which functions are traced, counts
-only towards the target loss. Flags after the script belong to the script; it needs an
-argument for neither size nor policy. docs/speedup.md says how to read the result.
+only towards the target loss. Flags after the script belong to the script; it needs no
+arguments for cluster size or policy. docs/speedup.md says how to read the result.
 """
 
 import contextlib
