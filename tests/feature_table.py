@@ -67,9 +67,12 @@ COLUMNS = {
     "Synchronous workers": {"multi_worker": "multi-worker", "ring": "ring"},
 }
 """The strategies of each column, and what a cell calls them where they differ."""
-HEADINGS = (
-    f"| Feature | {' | '.join(COLUMNS)} | Test |\n|{' --- |' * (2 + len(COLUMNS))}\n"
-)
+HEADINGS = {
+    "everywhere": "| Works everywhere | Test |\n| --- | --- |\n",
+    "ps": "| Works on parameter servers; without meaning elsewhere | Test |\n| --- | --- |\n",
+    "": f"| Feature | {' | '.join(COLUMNS)} | Test |\n|{' --- |' * (2 + len(COLUMNS))}\n",
+}
+"""The tables of a part, by where all of its features work."""
 INTRODUCTION = """# Features
 
 What works under `ParameterServerStrategy`, with two ps and two workers, and under
@@ -77,8 +80,9 @@ What works under `ParameterServerStrategy`, with two ps and two workers, and und
 under three policies: asynchronous, bounded (`BoundedStaleness(2)`) and in rounds
 (`Synchronous(replicas_to_aggregate=1)`).
 
-Each row is a test that runs under every strategy and policy to which it applies. A cell
-names strategies only if they differ. Its words mean:
+Each row is a test that runs under every strategy and policy to which it applies. First come
+the features that work under all of them, or under all of parameter servers. A cell names strategies only if they differ. Its words
+mean:
 
 - **yes**: the test passes. Under the synchronous strategies, it compares logs and weights
   with those of Keras in a single process.
@@ -126,9 +130,19 @@ class Row:
 
     @property
     def markdown(self) -> str:
-        cells = [self.feature, *(self._together(names) for names in COLUMNS.values())]
+        held = () if self.where else COLUMNS.values()
+        cells = [self.feature, *(self._together(names) for names in held)]
         cells.append(f"`{self.test.partition('::')[2]}`")
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+
+    @property
+    def where(self) -> str:
+        """Where it works and has a meaning, if that says it all: a key of `HEADINGS`."""
+        works = {name: cell.works for name, cell in self.cells.items()}
+        if set(works.values()) == {"yes"}:
+            return "everywhere"
+        on_ps = {name: "yes" if name in ON_PS else "-" for name in works}
+        return "ps" if works == on_ps else ""
 
     def _together(self, names: Mapping[str, str]) -> str:
         """Returns what holds under some strategies; once, if it is the same under all."""
@@ -151,8 +165,12 @@ class Part:
     rows: tuple[Row, ...]
 
     def table(self, to_tests: str) -> str:
-        tests = f"In [`{self.module}`]({to_tests}/{self.module}):\n\n"
-        return tests + HEADINGS + "".join(row.markdown for row in self.rows)
+        tables = [f"In [`{self.module}`]({to_tests}/{self.module}):\n"]
+        for where, heads in HEADINGS.items():
+            rows = [row.markdown for row in self.rows if row.where == where]
+            if rows:
+                tables.append(heads + "".join(rows))
+        return "\n".join(tables)
 
 
 def read(path: Path) -> Part:
