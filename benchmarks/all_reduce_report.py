@@ -97,7 +97,7 @@ def _seconds_tables(results: Results) -> str:
     heads = ["hosts", "size", *SHOWN.values(), "`AllReduce()` / best of TF"]
     for rate in results.rates:
         rows = []
-        for hosts in results.hosts:
+        for hosts in results.hosts[-1:]:
             for size in results.sizes[::2]:
                 point = {"hosts": hosts, "rate": rate, "size": size}
                 best = results.best_of_tensorflow(**point)
