@@ -31,7 +31,7 @@ def table(measured: Measured) -> str:
     names = unique(each.contender for each in measured.rounds)
     base = BASE if BASE in names else names[0]
     heads = ["system", "steps/s", "CPU ms per step", "kB per step"]
-    heads += ["loss", "training loss", f"rate / {base}"]
+    heads += ["training loss", f"rate / {base}"]
     # What the links allow, where that was the question.
     limit = measured.environment.get("limit")
     if limit:
@@ -44,7 +44,6 @@ def table(measured: Measured) -> str:
                 f"{measured.spread(name, rate).median:,.0f}",
                 f"{measured.spread(name, cpu).median:.2f}",
                 f"{measured.spread(name, lambda r: r.kilobytes).median:,.0f}",
-                _known(measured.loss(name)),
                 _known(measured.training_loss(name)),
                 measured.ratio(name, base, rate),
             ]
@@ -84,7 +83,7 @@ def page(every: Sequence[Measured]) -> str:
         turns = [each.contender for each in measured.rounds]
         rounds = min(turns.count(name) for name in set(turns))
         parts.append(
-            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the loss is that "
+            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the training loss is that "
             f"after {learnt:,} steps.\n\n{table(measured)}"
         )
     parts.append(lost_updates(every))
@@ -109,7 +108,10 @@ def _versions(every: Sequence[Measured]) -> str:
         machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
         machine += f", Python {about['python']}"
         machines.setdefault(machine, []).append(measured.workload)
-    rows |= {f"machine of {'; '.join(what)}": name for name, what in machines.items()}
+    # The workloads of the last machine are those that no other has.
+    *others, (last, _) = machines.items()
+    rows |= {f"machine of {'; '.join(what)}": name for name, what in others}
+    rows["machine of all others" if others else "machine"] = last
     return pages.table(["environment", "versions"], list(rows.items()))
 
 
