@@ -18,6 +18,13 @@ PLOT = pages.DOCS / "peers.png"
 BASE = "mxnet"
 # Beside each other in the plot.
 _PANELS = 3
+ON_PLOT_ALONE = (
+    "mlp-adam, 2 ps and 2 workers",
+    "mlp-sgd, 4 ps and 8 workers",
+    "cnn-sgd, 2 ps and 2 workers, links of 200mbit",
+    "recommender, 2 ps and 2 workers",
+)
+"""Workloads whose tables would say much the same as those of their neighbours."""
 
 
 def read(path: Path) -> list[Measured]:
@@ -78,7 +85,7 @@ def page(every: Sequence[Measured]) -> str:
     if not every:
         return f"Not recorded yet: {RECORDED.name} is missing.\n"
     parts = []
-    for measured in every:
+    for measured in (each for each in every if each.workload not in ON_PLOT_ALONE):
         learnt = measured.learnt[0].steps
         turns = [each.contender for each in measured.rounds]
         rounds = min(turns.count(name) for name in set(turns))
@@ -86,6 +93,7 @@ def page(every: Sequence[Measured]) -> str:
             f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the training loss is that "
             f"after {learnt:,} steps.\n\n{table(measured)}"
         )
+    parts.append(f"Only on the plot: {'; '.join(ON_PLOT_ALONE)}.\n")
     parts.append(lost_updates(every))
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")

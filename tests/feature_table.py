@@ -68,11 +68,11 @@ COLUMNS = {
 }
 """The strategies of each column, and what a cell calls them where they differ."""
 HEADINGS = {
-    "everywhere": "| Works everywhere | Test |\n| --- | --- |\n",
-    "ps": "| Works on parameter servers; without meaning elsewhere | Test |\n| --- | --- |\n",
+    "everywhere": "Works everywhere:\n\n",
+    "ps": "Works on parameter servers, and has no meaning elsewhere:\n\n",
     "": f"| Feature | {' | '.join(COLUMNS)} | Test |\n|{' --- |' * (2 + len(COLUMNS))}\n",
 }
-"""The tables of a part, by where all of its features work."""
+"""The lists and the table of a part, by where all of its features work."""
 INTRODUCTION = """# Features
 
 What works under `ParameterServerStrategy`, with two ps and two workers, and under
@@ -130,9 +130,11 @@ class Row:
 
     @property
     def markdown(self) -> str:
-        held = () if self.where else COLUMNS.values()
-        cells = [self.feature, *(self._together(names) for names in held)]
-        cells.append(f"`{self.test.partition('::')[2]}`")
+        test = f"`{self.test.partition('::')[2]}`"
+        if self.where:
+            return f"- {self.feature} ({test})\n"
+        cells = [self.feature, *(self._together(names) for names in COLUMNS.values())]
+        cells.append(test)
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
     @property
