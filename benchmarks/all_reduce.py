@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python benchmarks/all_reduce.py --parts=reduce --json=...
     sudo .venv/bin/python benchmarks/all_reduce.py --parts=overlap --json=...
-    .venv/bin/python benchmarks/all_reduce_report.py  # into docs/algorithms.md
+    .venv/bin/python benchmarks/all_reduce_report.py  # into a page of docs/
 
 Each host is a network namespace, whose interface counts the bytes. The rows take turns on
 the same hosts:

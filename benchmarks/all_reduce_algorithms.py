@@ -33,7 +33,7 @@ NETWORK = Network(
     seconds_per_message=1e-4,
 )
 DIAGRAM_DEVICES = 4
-TABLE_DEVICES = (4, 6, 8, 64)
+TABLE_DEVICES = (4, 6, 64)
 TABLE_SIZES = {"4 KB": 4_000, "1 MB": 1_000_000, "100 MB": 100_000_000}
 PLOT_DEVICES = 8
 PLOT_SIZES = tuple(4**exponent for exponent in range(4, 15))

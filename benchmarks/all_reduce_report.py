@@ -1,6 +1,6 @@
 """Tables and a plot of the results of all_reduce.py: pure functions of its JSON.
 
-    python benchmarks/all_reduce_report.py           # into docs/algorithms.md
+    python benchmarks/all_reduce_report.py           # into docs/measured-all-reduce.md
     python benchmarks/all_reduce_report.py --check   # exits with status 1 if they differ
 
 No number there is typed by hand. The plot stores a digest of the data it shows.
@@ -35,6 +35,9 @@ LABELS = {
     "ReductionToOneDevice": "TF one device",
     "HierarchicalCopyAllReduce": "TF hierarchical",
 }
+SHOWN = {row: label for row, label in LABELS.items() if row != "AUTO"}
+"""What the page shows: without GPUs, AUTO is RING."""
+
 FROM_MEGABYTE = 1_000_000
 
 
@@ -63,8 +66,7 @@ def markdown(done: dict[str, Any]) -> str:
     found: list[Target] = []
     if results.rates:
         found += targets(results)
-        parts += [_seconds_tables(results), _graph_table(results)]
-        parts.append(_bytes_table(results))
+        parts.append(_seconds_tables(results))
     if overlap.rows:
         found += overlap_targets(overlap)
         parts.append(_overlap_table(overlap))
@@ -92,15 +94,15 @@ def _targets_table(found: Iterable[Target]) -> str:
 
 def _seconds_tables(results: Results) -> str:
     tables = []
-    heads = ["hosts", "size", *LABELS.values(), "`AllReduce()` / best of TF"]
+    heads = ["hosts", "size", *SHOWN.values(), "`AllReduce()` / best of TF"]
     for rate in results.rates:
         rows = []
-        for hosts in results.hosts:
-            for size in results.sizes:
+        for hosts in results.hosts[-1:]:
+            for size in results.sizes[::2]:
                 point = {"hosts": hosts, "rate": rate, "size": size}
                 best = results.best_of_tensorflow(**point)
                 ratio = results.ratio("choice", best, **point) if best else None
-                cells = [_seconds_cell(results, row=row, **point) for row in LABELS]
+                cells = [_seconds_cell(results, row=row, **point) for row in SHOWN]
                 last = f"{ratio:.2f}" if ratio else ""
                 rows.append([hosts, size_name(size), *cells, last])
         if rate == UNSHAPED:
@@ -120,45 +122,6 @@ def _seconds_cell(results: Results, **point: Any) -> str:
     if point["rate"] == UNSHAPED or point["size"] < FROM_MEGABYTE:
         return taken
     return f"{taken} ({results.over_limit(**point):.3f})"
-
-
-def _graph_table(results: Results) -> str:
-    rounds = results.most_rounds
-    rows = []
-    for rate in results.rates:
-        for hosts in results.hosts:
-            for size in results.sizes:
-                point = {"hosts": hosts, "rate": rate, "size": size, "rounds": rounds}
-                if not results.has(row="choice", **point):
-                    continue
-                cells = [_round_cell(results, row=row, **point) for row in LABELS]
-                speed = "not shaped" if rate == UNSHAPED else rate
-                rows.append([speed, hosts, size_name(size), *cells])
-    return (
-        f"Without the cost of a call: time per round of a graph with {rounds} chained "
-        f"all-reduces.\n\n{pages.table(['rate', 'hosts', 'size', *LABELS.values()], rows)}"
-    )
-
-
-def _round_cell(results: Results, **point: Any) -> str:
-    return duration(results.seconds(**point)) if results.has(**point) else ""
-
-
-def _bytes_table(results: Results) -> str:
-    heads, rows = ["hosts", "size", *LABELS.values()], []
-    rate = results.rates[0]
-    for hosts in results.hosts:
-        for size in results.sizes:
-            points = [{**at(hosts, rate, size), "row": row} for row in LABELS]
-            cells = [
-                f"{results.bytes_over_limit(**each):.3f}" if results.has(**each) else ""
-                for each in points
-            ]
-            rows.append([hosts, size_name(size), *cells])
-    return (
-        "Bytes in the busier direction of the busiest interface, relative to the least "
-        f"possible (2(n - 1)/n sizes), at {rate}:\n\n{pages.table(heads, rows)}"
-    )
 
 
 def _overlap_table(overlap: Overlap) -> str:
@@ -232,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
     """Writes the page and the plot, or checks them; returns the exit status."""
     done = combined([pages.measured(name) for name in RUNS])
     return pages.publish(
-        pages.DOCS / "algorithms.md",
+        pages.DOCS / "measured-all-reduce.md",
         {"all-reduce-hosts": f"\n{markdown(done)}\n"},
         "--check" in argv,
         pages.Plot(pages.DOCS / "all_reduce_hosts.png", shown(done), draw),

@@ -1,7 +1,7 @@
 """Fault tolerance of a training: 50 seeded schedules of faults on 2 ps and 2 workers.
 
     python benchmarks/chaos.py --json=benchmarks/measured/chaos.json
-    python benchmarks/chaos_report.py       # into docs/recovery.md
+    python benchmarks/chaos_report.py       # into docs/measured-faults.md
 
 Each schedule runs a separate job of chaos_training.py. Its checkpoints are on a small file
 system that can be filled, so this needs root (mount(8)). Runs that the JSON file already

@@ -1,6 +1,6 @@
 """Tables of the results of chaos.py: pure functions of its JSON.
 
-    python benchmarks/chaos_report.py           # into docs/recovery.md
+    python benchmarks/chaos_report.py           # into docs/measured-faults.md
     python benchmarks/chaos_report.py --check   # exits with status 1 if they differ
 
 No number there is typed by hand.
@@ -82,7 +82,7 @@ def recovery_table(runs: Sequence[Run]) -> str:
 
 
 def section(measured: dict[str, Any]) -> str:
-    """Returns the section of docs/recovery.md."""
+    """Returns the section of docs/measured-faults.md."""
     runs = [Run(**run) for run in measured["runs"]]
     about = measured["environment"]
     outcomes = Counter(run.outcome for run in runs)
@@ -119,7 +119,7 @@ def section(measured: dict[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Writes or checks the document, and returns the exit status."""
     sections = {"chaos": section(pages.measured("chaos"))}
-    page = pages.DOCS / "recovery.md"
+    page = pages.DOCS / "measured-faults.md"
     return pages.publish(page, sections, "--check" in arguments)
 
 

@@ -1,7 +1,7 @@
 """How accuracy grows with bytes and with seconds where models are mixed rarely.
 
     python benchmarks/local_updates.py --json=benchmarks/measured/local_updates.json
-    python benchmarks/local_updates_report.py     # into docs/local-updates.md
+    python benchmarks/local_updates_report.py     # into docs/measured-local-updates.md
 
 Four workers, each on a host with a link of its own: a network namespace with a limited
 rate. Each configuration trains a CNN on real images of MNIST once per seed, and the

@@ -1,6 +1,6 @@
 """Tables and a plot of the runs of local_updates.py: pure functions of its JSON.
 
-    python benchmarks/local_updates_report.py           # into docs/local-updates.md
+    python benchmarks/local_updates_report.py           # into docs/measured-local-updates.md
     python benchmarks/local_updates_report.py --check   # exits with status 1 if they differ
 
 No number there is typed by hand. The plot stores a digest of the data that it shows.
@@ -146,7 +146,7 @@ def targets(done: Mapping[str, Any]) -> str:
     times = [
         (seconds_to_target(one), seconds_to_target(other)) for one, other in paired
     ]
-    # One that never gets there takes for ever: to leave it out would flatter the rest.
+    # One that never gets there takes forever: to leave it out would flatter the rest.
     ratios = [(one or math.inf) / other for one, other in times if other]
     faster = statistics.median(ratios) if ratios else math.nan
     fewer = "reached" if ratio >= FEWER_BYTES else "missed"
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
     """Writes or checks the page and the plot, and returns the exit status."""
     done = pages.measured("local_updates")
     return pages.publish(
-        pages.DOCS / "local-updates.md",
+        pages.DOCS / "measured-local-updates.md",
         {"local-updates": section(done)},
         "--check" in arguments,
         pages.Plot(PLOT, curves(done), draw),

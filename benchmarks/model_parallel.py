@@ -197,7 +197,7 @@ def main(argv: Sequence[str]) -> int:
     """Measures, or writes or checks the page."""
     if FLAGS.markdown or FLAGS.check:
         shown = sections(pages.measured("model_parallel"))
-        return pages.publish(pages.DOCS / "model-parallel.md", shown, FLAGS.check)
+        return pages.publish(pages.DOCS / "measured-pieces.md", shown, FLAGS.check)
     found = turns.kept(FLAGS.json)
     for part in FLAGS.measure:
         if part == "memory":

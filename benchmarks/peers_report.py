@@ -11,14 +11,20 @@ from pathlib import Path
 import pages
 from peers_results import Measured, cpu, rate
 from peers_targets import targets
-from results import JOBS
-from turns import Spread, kept, unique
+from turns import kept, unique
 
 RECORDED = pages.MEASURED / "peers.json"
 PLOT = pages.DOCS / "peers.png"
 BASE = "mxnet"
 # Beside each other in the plot.
 _PANELS = 3
+ON_PLOT_ALONE = (
+    "mlp-adam, 2 ps and 2 workers",
+    "mlp-sgd, 4 ps and 8 workers",
+    "cnn-sgd, 2 ps and 2 workers, links of 200mbit",
+    "recommender, 2 ps and 2 workers",
+)
+"""Workloads whose tables would say much the same as those of their neighbours."""
 
 
 def read(path: Path) -> list[Measured]:
@@ -31,34 +37,22 @@ def table(measured: Measured) -> str:
     """Returns a row for each contender that took turns."""
     names = unique(each.contender for each in measured.rounds)
     base = BASE if BASE in names else names[0]
-    heads = ["system", "steps/s", "CPU ms per step", " / ".join(JOBS), "kB per step"]
-    heads += [
-        "loss",
-        "training loss",
-        "updates lost",
-        f"rate / {base}",
-        f"CPU / {base}",
-    ]
+    heads = ["system", "steps/s", "CPU ms per step", "kB per step"]
+    heads += ["training loss", f"rate / {base}"]
     # What the links allow, where that was the question.
     limit = measured.environment.get("limit")
     if limit:
         heads.append(f"of the {limit:.1f} steps/s of the links")
     rows: list[list[object]] = []
     for name in (each for each in measured.contenders if each in names):
-        lost = measured.lost(name)
-        used = measured.ratio(name, base, cpu)
         rows.append(
             [
                 name,
                 f"{measured.spread(name, rate).median:,.0f}",
                 f"{measured.spread(name, cpu).median:.2f}",
-                " / ".join(f"{each:.2f}" for each in _cpu_by_job(measured, name)),
                 f"{measured.spread(name, lambda r: r.kilobytes).median:,.0f}",
-                _known(measured.loss(name)),
                 _known(measured.training_loss(name)),
-                "not counted" if lost is None else lost,
                 measured.ratio(name, base, rate),
-                f"{used.median:.2f}",
             ]
         )
         if limit:
@@ -70,11 +64,20 @@ def _known(loss: float | None) -> str:
     return "-" if loss is None else f"{loss:.4f}"
 
 
-def _cpu_by_job(measured: Measured, name: str) -> list[float]:
-    return [
-        Spread.of(r.cpu_ms(job) for r in measured.rounds if r.contender == name).median
-        for job in JOBS
-    ]
+def lost_updates(every: Sequence[Measured]) -> str:
+    """Says how many steps the servers of each contender did not count."""
+    found: dict[str, list[str]] = {}
+    for name in unique(each for measured in every for each in measured.contenders):
+        counts = [
+            each.lost(name)
+            for each in every
+            if any(update.contender == name for update in each.updates)
+        ]
+        known = [count for count in counts if count is not None]
+        lost = str(sum(known)) if len(known) == len(counts) else "not counted"
+        found.setdefault(lost, []).append(f"`{name}`")
+    said = (f"{lost} of {', '.join(names)}" for lost, names in found.items())
+    return f"Updates lost in all workloads together: {'; '.join(said)}.\n"
 
 
 def page(every: Sequence[Measured]) -> str:
@@ -82,16 +85,16 @@ def page(every: Sequence[Measured]) -> str:
     if not every:
         return f"Not recorded yet: {RECORDED.name} is missing.\n"
     parts = []
-    for measured in every:
+    for measured in (each for each in every if each.workload not in ON_PLOT_ALONE):
         learnt = measured.learnt[0].steps
         turns = [each.contender for each in measured.rounds]
         rounds = min(turns.count(name) for name in set(turns))
-        commands = "\n".join(measured.environment["commands"])
         parts.append(
-            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the loss is that "
-            f"after {learnt:,} steps.\n\n{table(measured)}\n<!-- not run: measures for minutes -->"
-            f"\n```sh\n{commands}\n```\n"
+            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the training loss is that "
+            f"after {learnt:,} steps.\n\n{table(measured)}"
         )
+    parts.append(f"Only on the plot: {'; '.join(ON_PLOT_ALONE)}.\n")
+    parts.append(lost_updates(every))
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")
     parts.append(f"### Targets\n\n{targets(every)}")
@@ -113,7 +116,10 @@ def _versions(every: Sequence[Measured]) -> str:
         machine = f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}"
         machine += f", Python {about['python']}"
         machines.setdefault(machine, []).append(measured.workload)
-    rows |= {f"machine of {'; '.join(what)}": name for name, what in machines.items()}
+    # The workloads of the last machine are those that no other has.
+    *others, (last, _) = machines.items()
+    rows |= {f"machine of {'; '.join(what)}": name for name, what in others}
+    rows["machine of all others" if others else "machine"] = last
     return pages.table(["environment", "versions"], list(rows.items()))
 
 

@@ -102,8 +102,8 @@ GROWTH = (("tfdist-x1", "mxnet"), ("tfdist-x10", "mxnet"))
 
 
 def targets(every: Sequence[Measured]) -> str:
-    """Returns a row for each target that was measured."""
-    rows = []
+    """Says how many targets were reached, with a row for each that was missed."""
+    rows: list[list[str]] = []
     by_workload = {measured.workload: measured for measured in every}
     for target in TARGETS:
         measured = by_workload.get(target.workload)
@@ -122,7 +122,11 @@ def targets(every: Sequence[Measured]) -> str:
         )
     rows += [*_links(by_workload), *_chiefs(by_workload), *_loss(by_workload)]
     rows += _growth(by_workload)
-    return pages.table(["workload", "what", "median (min to max)", "target", ""], rows)
+    missed = [row[:-1] for row in rows if row[-1] != _verdict(True)]
+    return (
+        f"Of {len(rows)} targets, {len(rows) - len(missed)} were reached. Missed:\n\n"
+        + pages.table(["workload", "what", "median (min to max)", "target"], missed)
+    )
 
 
 def _links(by_workload: Mapping[str, Measured]) -> Iterator[list[str]]:

@@ -27,6 +27,8 @@ from tfdist.planning.planner import TARGET, plan_variables
 from tfdist.planning.weight import Weight
 
 NUM_PS = (2, 4, 8, 16)
+SHOWN_PS = (4, 16)
+"""Of these, what the page shows."""
 MILLION = 1_000_000
 SCALE_NUM_PS = 1_000
 
@@ -145,7 +147,7 @@ def measure() -> dict:
 
 
 def balance_table(rows: Sequence[Row]) -> str:
-    """Returns a Markdown table of every model on every number of ps."""
+    """Returns a Markdown table of every model on some numbers of ps."""
     heads = (
         "model",
         "ps",
@@ -170,6 +172,7 @@ def balance_table(rows: Sequence[Row]) -> str:
             f"{row.traffic:.3f}",
         )
         for row in rows
+        if row.num_ps in SHOWN_PS
     ]
     return pages.table(heads, cells)
 
@@ -187,6 +190,7 @@ def weighed_table(weighed: Sequence[Weighed]) -> str:
             each.cuts,
         )
         for each in weighed
+        if each.num_ps in SHOWN_PS
     ]
     return pages.table(heads, cells)
 

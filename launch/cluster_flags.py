@@ -24,7 +24,7 @@ _SWITCHES = (
     (
         "chief",
         None,
-        "Start a chief. By default, if only the chief runs the script.",
+        "Start a chief. Default: true for coordinator programs, else false.",
     ),
     ("evaluator", False, "Start an evaluator."),
     (

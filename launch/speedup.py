@@ -3,9 +3,9 @@
     python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py --epochs=5
 
 Runs the script on a local cluster of each size, one after the other, as `launch.local`
-does with the same flags. The first epoch of a run, in which functions are traced, does not
-count. Flags after the script belong to the script; it needs an
-argument for neither size nor policy. docs/speedup.md says how to read the result.
+does with the same flags. The first epoch of a run, in which functions are traced, does
+not count. Flags after the script belong to the script; it needs no
+arguments for cluster size or policy. docs/speedup.md says how to read the result.
 """
 
 import contextlib

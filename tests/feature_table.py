@@ -58,18 +58,37 @@ STRATEGIES = {
     "ring": "Ring",
 }
 ON_PS = ("parameter_server", "bounded", "rounds")
-COLUMNS = ("Feature", *STRATEGIES.values(), "Test")
-HEADINGS = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
+COLUMNS = {
+    "Parameter servers": {
+        "parameter_server": "asynchronous",
+        "bounded": "bounded",
+        "rounds": "in rounds",
+    },
+    "Synchronous workers": {"multi_worker": "multi-worker", "ring": "ring"},
+}
+"""The strategies of each column, and what a cell calls them where they differ."""
+HEADINGS = {
+    "everywhere": "Works everywhere:\n\n",
+    "ps": "Works on parameter servers, and has no meaning elsewhere:\n\n",
+    "": f"| Feature | {' | '.join(COLUMNS)} | Test |\n|{' --- |' * (2 + len(COLUMNS))}\n",
+}
+"""The lists and the table of a part, by where all of its features work."""
 INTRODUCTION = """# Features
 
 What works under `ParameterServerStrategy`, with two ps and two workers, and under
-`MultiWorkerMirroredStrategy` and `RingStrategy`, with two workers. Parameter servers have
-a column for each policy: asynchronous, `BoundedStaleness(2)` (Ps, bounded) and
-`Synchronous(replicas_to_aggregate=1)` (Ps, in rounds), whose results can be compared with
-those of the others. Each row is a test that runs under every strategy and policy to which
-it applies (– means that it does not apply).
-Under the synchronous strategies, the test compares logs and weights with those of Keras
-in a single process. Unsupported features raise an error that gives the reason.
+`MultiWorkerMirroredStrategy` and `RingStrategy`, with two workers. Parameter servers run
+under three policies: asynchronous, bounded (`BoundedStaleness(2)`) and in rounds
+(`Synchronous(replicas_to_aggregate=1)`).
+
+Each row is a test that runs under every strategy and policy to which it applies. First come
+the features that work under all of them, or under all of parameter servers. A cell names strategies only if they differ. Its words
+mean:
+
+- **yes**: the test passes. Under the synchronous strategies, it compares logs and weights
+  with those of Keras in a single process.
+- **approximately**: it trains, with the difference that the cell names.
+- **no**: an error gives the reason, in most cases before the first step.
+- **–**: the feature has no meaning there.
 
 For what is approximate and why, see [parameter servers](parameter-servers.md) and
 [synchronous workers](multi-worker.md). `python tests/feature_table.py` generates this
@@ -88,6 +107,11 @@ class Cell:
     def __str__(self) -> str:
         return f"{WORKS[self.works]}: {self.why}" if self.why else WORKS[self.works]
 
+    @property
+    def in_brackets(self) -> str:
+        """The same for a list of several cells, with the reason in brackets."""
+        return f"{WORKS[self.works]} ({self.why})" if self.why else WORKS[self.works]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -104,11 +128,34 @@ class Row:
             if (cell.works in ("yes", "-")) != (not cell.why):
                 raise ValueError(f"{self.test}: what does not quite work says why")
 
-    def markdown(self, to_tests: str) -> str:
-        path, name = self.test.split("::")
-        cells = [self.feature, *(str(self.cells[name]) for name in STRATEGIES)]
-        cells.append(f"[`{name}`]({to_tests}/{path})")
+    @property
+    def markdown(self) -> str:
+        test = f"`{self.test.partition('::')[2]}`"
+        if self.where:
+            return f"- {self.feature} ({test})\n"
+        cells = [self.feature, *(self._together(names) for names in COLUMNS.values())]
+        cells.append(test)
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+
+    @property
+    def where(self) -> str:
+        """Where it works and has a meaning, if that says it all: a key of `HEADINGS`."""
+        works = {name: cell.works for name, cell in self.cells.items()}
+        if set(works.values()) == {"yes"}:
+            return "everywhere"
+        on_ps = {name: "yes" if name in ON_PS else "-" for name in works}
+        return "ps" if works == on_ps else ""
+
+    def _together(self, names: Mapping[str, str]) -> str:
+        """Returns what holds under some strategies; once, if it is the same under all."""
+        found: dict[Cell, list[str]] = {}
+        for strategy, name in names.items():
+            found.setdefault(self.cells[strategy], []).append(name)
+        if len(found) == 1:
+            return str(next(iter(found)))
+        return "; ".join(
+            f"{' and '.join(of)}: {cell.in_brackets}" for cell, of in found.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -116,25 +163,16 @@ class Part:
     """A module of tests: a part of the table."""
 
     title: str
+    module: str
     rows: tuple[Row, ...]
 
     def table(self, to_tests: str) -> str:
-        return HEADINGS + "".join(row.markdown(to_tests) for row in self.rows)
-
-    @property
-    def summary(self) -> str:
-        """How many features work under each strategy, as a line of text."""
-        of_each: dict[str, list[str]] = {}
-        for strategy, name in STRATEGIES.items():
-            counts = Counter(row.cells[strategy].works for row in self.rows)
-            said = {"yes": "work", "approximate": "approximate", "no": "rejected"}
-            numbers = [f"{counts[w]} {said[w]}" for w in said if counts[w]]
-            if numbers:
-                of_each.setdefault(", ".join(numbers), []).append(name.lower())
-        line = "; ".join(
-            f"{' and '.join(names)}: {numbers}" for numbers, names in of_each.items()
-        )
-        return line[:1].upper() + line[1:]
+        tables = [f"In [`{self.module}`]({to_tests}/{self.module}):\n"]
+        for where, heads in HEADINGS.items():
+            rows = [row.markdown for row in self.rows if row.where == where]
+            if rows:
+                tables.append(heads + "".join(rows))
+        return "\n".join(tables)
 
 
 def read(path: Path) -> Part:
@@ -159,7 +197,7 @@ def read(path: Path) -> Part:
         for name, marker in _marked(node, lists)
     ]
     title = (ast.get_docstring(module) or path.stem).splitlines()[0].rstrip(".")
-    return Part(title, tuple(rows))
+    return Part(title, path.name, tuple(rows))
 
 
 def _row(test: str, marker: ast.Call, marks: set[str]) -> Row:
@@ -243,8 +281,7 @@ def parts() -> list[Part]:
 def page() -> str:
     """The text of docs/features.md."""
     tables = (
-        f"\n## {part.title}\n\n{part.summary}.\n\n{part.table('../tests/features')}"
-        for part in parts()
+        f"\n## {part.title}\n\n{part.table('../tests/features')}" for part in parts()
     )
     return INTRODUCTION + "".join(tables)
 

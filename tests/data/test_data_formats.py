@@ -1,4 +1,4 @@
-"""What docs/parameter-servers.md says of formats that TensorFlow does not read."""
+"""What docs/data.md says of formats that TensorFlow does not read."""
 
 import collections.abc
 
@@ -42,7 +42,7 @@ def run(word, **names):
     (code,) = (
         block.code
         for block in blocks("python")
-        if block.page.name == "parameter-servers.md"
+        if block.page.name == "data.md"
         and "test_data_formats" in block.mark
         and word in block.code
     )

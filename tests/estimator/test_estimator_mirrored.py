@@ -13,5 +13,5 @@ def test_four_devices_train_as_one_with_the_whole_batch(run_program):
     assert four[1] == pytest.approx(one[1], rel=1e-4)
     assert any(one[0])
     assert ring_calls > 0
-    # TensorFlow's own choice waits for ever, in a session.
+    # TensorFlow's own choice waits forever, in a session.
     assert unasked[0] == pytest.approx(one[0], rel=1e-5)

@@ -1,4 +1,4 @@
-"""The attacks of examples.md: they find what there is to find, and defences hold."""
+"""The attacks of attacks.md: they find what there is to find, and defences hold."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "examples.md").read_text()
+PAGE = (ROOT / "docs" / "attacks.md").read_text()
 COMMANDS = re.findall(r"^python examples/attacks.py (.*)$", PAGE, re.M)
 RNG = np.random.default_rng(0)
 

@@ -273,8 +273,8 @@ def test_backup_and_restore_begins_the_epoch_again(strategy, files, tmp_path):
 
 @pytest.mark.parameter_server
 def test_what_a_pipeline_costs(strategy, model, files, capsys):
-    """The program in docs/parameter-servers.md."""
-    guide = (Path(__file__).parents[2] / "docs" / "parameter-servers.md").read_text()
+    """The program in docs/data.md."""
+    guide = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", guide, re.M | re.S)
     (code,) = (block for block in blocks if "pipeline_report(" in block)
     data = from_source(files).batch(8)

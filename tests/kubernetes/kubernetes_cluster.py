@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launch.network.namespaces import network as network_of
 
-from .kubernetes_control_plane import control_plane
+from .kubernetes_control_plane import ROOT, control_plane
 from .kubernetes_kubelet import Kubelet
 
 NODES = ("n2", "n9", "n10")
@@ -23,6 +23,8 @@ PATHS = {
     "policy": "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
 }
 _OURS = "app.kubernetes.io/managed-by"
+_ROLE = ROOT / "examples" / "kubernetes_role.yaml"
+_RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
 
 
 class Cluster:
@@ -31,7 +33,8 @@ class Cluster:
     Attributes:
         api: Its API.
         kubelet: Its nodes.
-        environ: The variables that lead a client to it.
+        environ: The variables that lead its administrator to it.
+        launchers_environ: Those of a user who has the role of `examples/`, and no other.
     """
 
     def __init__(self, plane, kubelet):
@@ -39,6 +42,7 @@ class Cluster:
         self.wait_for = plane.wait_for
         self.kubelet = kubelet
         self.environ = {"KUBECONFIG": str(plane.kubeconfig)}
+        self.launchers_environ = {"KUBECONFIG": str(plane.launchers_kubeconfig)}
 
     def objects(self):
         """The kind and the name of everything that a job can leave."""
@@ -68,6 +72,14 @@ class Cluster:
         return pod and pod.value["spec"]["nodeName"]
 
 
+def give_rights(api):
+    """Applies the role that the documentation tells an administrator to apply."""
+    import yaml
+
+    for made in yaml.safe_load_all(_ROLE.read_text()):
+        api("POST", f"{_RIGHTS}/{made['kind'].lower()}s", made)
+
+
 @contextlib.contextmanager
 def kubernetes_cluster(directory):
     """Starts a cluster, and removes it and whatever still runs on it."""
@@ -93,6 +105,7 @@ def kubernetes_cluster(directory):
             plane.wait_for(
                 lambda: plane.api("GET", account, check=False).get("secrets"), "account"
             )
+            give_rights(plane.api)
             yield cluster
         finally:
             kubelet.stop()

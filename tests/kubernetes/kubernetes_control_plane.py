@@ -20,6 +20,9 @@ ARCHIVE = "k8s-1.20.2.tar.zst"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 BINARIES = Path(os.environ.get("KUBERNETES_TEST_BINARIES") or "not-set")
 _TOKEN = "a-token-of-this-test"
+_LAUNCHERS_TOKEN = "a-token-of-who-launches"
+LAUNCHERS_USER = "ann"
+"""The user who types the launcher's command; the role of examples/ names her."""
 _CONTROLLERS = (
     *("job", "endpoint", "garbagecollector", "nodelifecycle", "podgc", "namespace"),
     *("resourcequota", "serviceaccount", "serviceaccount-token"),
@@ -93,12 +96,14 @@ class ControlPlane:
 
     Attributes:
         api: Its API.
-        kubeconfig: The file for its users.
+        kubeconfig: The file of its administrator.
+        launchers_kubeconfig: The file of a user who has no rights yet.
     """
 
     def __init__(self, directory):
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
+        self.launchers_kubeconfig = directory / "launchers-kubeconfig"
         self.processes = []
 
     def start(self):
@@ -116,7 +121,9 @@ class ControlPlane:
             check=True,
             capture_output=True,
         )
-        (self.directory / "tokens.csv").write_text(f"{_TOKEN},admin,1,system:masters\n")
+        (self.directory / "tokens.csv").write_text(
+            f"{_TOKEN},admin,1,system:masters\n{_LAUNCHERS_TOKEN},{LAUNCHERS_USER},2\n"
+        )
         client, peer, secure = free_ports(3)
         etcd = f"http://127.0.0.1:{client}"
         self._run(
@@ -138,7 +145,11 @@ class ControlPlane:
         )
         server = f"https://127.0.0.1:{secure}"
         self.api = Api(server, _TOKEN, f"{pki}/apiserver.crt")
-        self._write_kubeconfig(server, pki)
+        for file, token in (
+            (self.kubeconfig, _TOKEN),
+            (self.launchers_kubeconfig, _LAUNCHERS_TOKEN),
+        ):
+            self._write_kubeconfig(file, token, server, pki)
         self.wait_for(self._is_ready, "API server")
         common = (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0")
         controllers, scheduler = free_ports(2)
@@ -162,9 +173,9 @@ class ControlPlane:
             return self.api("GET", "/api/v1/namespaces/default")
         return None
 
-    def _write_kubeconfig(self, server, pki):
+    def _write_kubeconfig(self, file, token, server, pki):
         authority = {"certificate-authority": f"{pki}/apiserver.crt"}
-        self.kubeconfig.write_text(
+        file.write_text(
             json.dumps(
                 {
                     "apiVersion": "v1",
@@ -172,11 +183,11 @@ class ControlPlane:
                     "clusters": [
                         {"name": "test", "cluster": {"server": server, **authority}}
                     ],
-                    "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+                    "users": [{"name": "user", "user": {"token": token}}],
                     "contexts": [
                         {
                             "name": "test",
-                            "context": {"cluster": "test", "user": "admin"},
+                            "context": {"cluster": "test", "user": "user"},
                         }
                     ],
                     "current-context": "test",

@@ -45,7 +45,7 @@ class KubernetesLauncher(EngineLauncher):
     """Runs `python -m launch.kubernetes`."""
 
     def __init__(self, directory, cluster):
-        super().__init__(directory, cluster.environ)
+        super().__init__(directory, cluster.launchers_environ)
         self.cluster = cluster
         self.command = (
             *(sys.executable, "-m", "launch.kubernetes", f"--image={IMAGE}"),

@@ -74,7 +74,7 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
     def look_up(*args, **kwargs):
         looked_up.set()
         is_over.wait()
-        raise socket.gaierror("this name took for ever")
+        raise socket.gaierror("this name took forever")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     cluster = Cluster(chief=("127.0.0.1:1",), ps=("slow:1",), worker=("slow:2",))

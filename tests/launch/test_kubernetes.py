@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from base64 import b64decode
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -36,6 +37,7 @@ from ..kubernetes.kubernetes_schemas import KINDS, problems
 from .test_launch_fuzz import snares
 
 pytest.importorskip("kubernetes", reason="pip install 'tfdist[kubernetes]'")
+yaml = pytest.importorskip("yaml")
 
 KEY = "00112233"
 counts = st.fixed_dictionaries(
@@ -118,6 +120,38 @@ def test_every_task_has_the_name_that_the_others_know(counts):
         if (role := env.get("LAUNCHER_TASK_JOB")) is not None:
             task = Task(role, int(env["LAUNCHER_TASK_INDEX"]))
             assert kubernetes_objects.task_of(template) == task_name(task)
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_the_role_of_the_example_has_what_the_client_asks_for_and_no_more():
+    role, _ = yaml.safe_load_all((EXAMPLES / "kubernetes_role.yaml").read_text())
+    given = {
+        (verb, what)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for what in rule["resources"]
+    }
+    plurals = {kind: f"{kind.lower()}s" for kind in kubernetes_client.KINDS}
+    plurals["NetworkPolicy"] = "networkpolicies"
+    made = {each["kind"] for each in kubernetes_objects.render(a_job())}
+    assert given == {
+        *(("create", plurals[kind]) for kind in made),
+        *(("list", what) for what in (*plurals.values(), "events")),
+        *(("delete", what) for what in plurals.values()),
+        ("get", "pods/log"),
+    }
+
+
+def test_the_dockerfile_copies_what_there_is_and_installs_stunnel():
+    lines = (EXAMPLES / "Dockerfile").read_text().splitlines()
+    copied = [each.split()[1:-1] for each in lines if each.startswith("COPY ")]
+    assert copied
+    assert all((EXAMPLES.parent / name).exists() for names in copied for name in names)
+    assert any("install" in each and "stunnel4" in each for each in lines)
+    (base,) = (each.split()[1] for each in lines if each.startswith("FROM "))
+    assert re.fullmatch(r"python:3\.\d+-[\w-]+", base)
 
 
 def test_only_the_secret_has_the_key():

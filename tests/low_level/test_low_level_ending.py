@@ -35,7 +35,7 @@ class Queue:
 
     def take(self, timeout: float | None) -> str | None:
         deadline = float("inf") if timeout is None else self.now + timeout
-        assert self.names or timeout is not None, "waits for ever"
+        assert self.names or timeout is not None, "waits forever"
         if not self.names or self.names[0][0] > deadline:
             self.now = deadline
             return None

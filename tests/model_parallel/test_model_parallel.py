@@ -50,6 +50,6 @@ def test_in_two_stages_each_worker_has_half(tmp_path):
 def test_the_page_shows_what_was_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("model_parallel")
-    page = benchmark.pages.DOCS / "model-parallel.md"
+    page = benchmark.pages.DOCS / "measured-pieces.md"
     sections = benchmark.sections(benchmark.pages.measured("model_parallel"))
     assert benchmark.pages.publish(page, sections, is_check=True) == 0

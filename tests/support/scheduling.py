@@ -2,7 +2,7 @@
 
 When a process crashes, pytest-xdist 3.8 hands out all files that it ever had, those that are
 done among them. Whoever gets such a file has nothing to report, and so is sent nothing
-more: all processes wait for ever. Here, a file that is done is not handed out again.
+more: all processes wait forever. Here, a file that is done is not handed out again.
 """
 
 import pytest

@@ -12,7 +12,7 @@ from tfdist.consistency.policy import Gradient, Phase, State, Step
 class BoundedStaleness:
     """A step writes only while few others have written since it began to read.
 
-    The *staleness* of a step is the number of steps of other workers that have been let
+    The *staleness* of a step is the number of steps of other workers that were allowed to
     write between the start of the step, before it reads any weight, and its own write. It
     is at most `max_staleness`, for every step. Where several steps share a message, each
     of them starts, waits and counts as a step of its own.

@@ -57,7 +57,7 @@ class State:
     """What is known of all steps.
 
     Attributes:
-        written: How many steps have been let write; those of a round, once it is full.
+        written: How many steps were allowed to write; those of a round, once it is full.
         round: How many updates have been applied.
         aggregated: The workers whose gradients count towards the next update.
         steps: The steps that have asked to start and have not finished, by their tickets.

@@ -15,7 +15,7 @@ _COLUMNS = 10  # of a table; beyond, each is twice as wide as the one before
 class StalenessReport:
     """The staleness of the steps of each worker, and their time, as counted on a ps.
 
-    The staleness of a step is the number of steps of other workers that were let write
+    The staleness of a step is the number of steps of other workers that were allowed to write
     between its start and its own write.
 
     Attributes:

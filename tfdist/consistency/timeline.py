@@ -19,7 +19,7 @@ class StepTimes(NamedTuple):
         pulled: When all that it reads had arrived at the worker.
         pushed: When the worker had computed what it writes.
         arrived: When that had arrived at the ps, which is when it asked to write.
-        turn: When it was let write.
+        turn: When it was allowed to write.
         written: When it had written.
     """
 

@@ -178,7 +178,7 @@ def _check_arrays(source: Any) -> None:
             f"{type(source).__qualname__}, whose examples only Python can read, which "
             "workers do not run. Write them to .npy or TFRecord files once, or have the "
             "chief read them, with a keras.utils.PyDataset: see "
-            "docs/parameter-servers.md#parquet-arrayrecord-and-tfds"
+            "docs/data.md#parquet-arrayrecord-and-tfds"
         )
 
 

@@ -47,7 +47,7 @@ class Patience:
             for output in outputs:
                 while not _tf.wait_for_result(output, _SLICE_SECONDS):
                     self.check()
-                    # One that waits for a step that has failed would wait for ever.
+                    # One that waits for a step that has failed would wait forever.
                     self._coordinator.done()
             while not self._coordinator.done():
                 self.check()

@@ -1,6 +1,6 @@
 """Builds what a `ParameterServerStrategy` is made of, in the order in which it is needed.
 
-First what watches the cluster, since to connect to it may take for ever; then, for a strategy
+First what watches the cluster, since to connect to it may take forever; then, for a strategy
 that is connected, what sends steps to its workers.
 """
 

@@ -204,7 +204,7 @@ class _Pool:
             end.happen()
 
     def _arrive(self) -> None:
-        # Rounding may leave the first activity a hair short of its end for ever.
+        # Rounding may leave the first activity a hair short of its end forever.
         self.advance()
         for group in self.busy():
             if group.seconds_left <= _ROUNDING * max(1.0, self._simulator.now):

@@ -18,7 +18,7 @@ class Slots(NamedTuple):
     """The steps of all workers. Every tensor is of int64.
 
     Attributes:
-        counts: How many steps have been let write, and how many have asked to start.
+        counts: How many steps were allowed to write, and how many have asked to start.
         phase: What each worker's step is doing: a `Phase`, or `IDLE`.
         ticket: How many steps had asked to start before it.
         began: How many writes were complete when it started.

@@ -141,7 +141,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
     def worker_lost(self, worker: int) -> None:
         """Ends the waits of the other workers: one of them has to compute the lost step.
 
-        It is behind steps of later rounds, for which they would wait for ever.
+        It is behind steps of later rounds, for which they would wait forever.
         """
         with self._lock, contextlib.suppress(tf.errors.OpError):
             self._lost += 1
@@ -170,7 +170,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
 
     def reset(self) -> None:
         """Gives up what is under way, after an error."""
-        # What the ps have of a round may be incomplete for ever, so all of it is made
+        # What the ps have of a round may be incomplete forever, so all of it is made
         # anew.
         self._updates.close()
         self._updates = Updates()

@@ -261,7 +261,7 @@ def _zero_if(is_right: tf.Tensor, message: tf.Tensor) -> tf.Tensor:
     """Returns an integer zero, or fails with a message."""
     # An Assert has effects, so TensorFlow would run those of all replicas of a process in the
     # order of their traces. The second of one replica would come before the first of the
-    # next, and wait for rows that this one has yet to send: for ever.
+    # next, and wait for rows that this one has yet to send: forever.
     return tf.strings.to_number(tf.where(is_right, "0", message), tf.int64)
 
 
