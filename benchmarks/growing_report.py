@@ -34,20 +34,20 @@ class Target:
     Attributes:
         part: What has to be measured.
         what: A ratio or a number.
-        found: Returns its spread.
+        spread: Returns its spread, given what the part has found.
         bound: What it is to reach.
         is_least: Whether more is better.
     """
 
     part: str
     what: str
-    found: Callable[[dict[str, Any]], Spread]
+    spread: Callable[[Any], Spread]
     bound: float
     is_least: bool = True
 
     def row(self, done: dict[str, Any]) -> list[str]:
         """Returns its row of the table."""
-        found = self.found(done)
+        found = self.spread(done[self.part]["found"])
         reached = (
             found.median >= self.bound if self.is_least else found.median <= self.bound
         )
@@ -61,36 +61,38 @@ def _of(part: str, what: str, contender: str, other: str, least: float) -> Targe
     return Target(
         part,
         what,
-        lambda done: _measured(done, part).ratio(contender, other, rate),
+        lambda found: Measured.from_dict(found).ratio(contender, other, rate),
         least,
     )
 
 
 TARGETS = (
-    _of(
-        "sgd", "steps/s with SGD, rows there, of `tfdist.Embedding`", WARM, STATIC, 0.9
+    *(
+        _of(
+            part,
+            f"steps/s with {name}, rows there, of {_NAMES[STATIC]}",
+            WARM,
+            STATIC,
+            0.9,
+        )
+        for part, name in _OPTIMIZERS.items()
     ),
-    _of(
-        "adagrad",
-        "steps/s with Adagrad, rows there, of `tfdist.Embedding`",
-        WARM,
-        STATIC,
-        0.9,
+    *(
+        _of(part, f"steps/s with {name}, 10% new ids, of rows there", NEW, WARM, 0.6)
+        for part, name in _OPTIMIZERS.items()
     ),
-    _of("sgd", "steps/s with SGD, 10% new ids, of rows there", NEW, WARM, 0.6),
-    _of("adagrad", "steps/s with Adagrad, 10% new ids, of rows there", NEW, WARM, 0.6),
     _of("sgd", "steps/s with SGD, of Paddle's", WARM, PADDLE, 1.3),
     Target(
         "memory",
         "bytes per row beyond values and slots",
-        lambda done: Spread.of(map(_beyond, done["memory"]["found"])),
+        lambda found: Spread.of(map(_beyond, found)),
         80,
         is_least=False,
     ),
     Target(
         "checkpoints",
         "seconds of a full checkpoint, of `tfdist.Embedding`'s",
-        lambda done: _of_checkpoints(done, "save"),
+        lambda found: _of_checkpoints(found, "save"),
         1.2,
         is_least=False,
     ),
@@ -101,17 +103,10 @@ def markdown(done: dict[str, Any]) -> str:
     """Returns the tables of the measured parts, in Markdown."""
     reached = [target.row(done) for target in TARGETS if target.part in done]
     tables = [pages.table(["what", "median (min to max)", "target", ""], reached)]
-    tables += [_speed_table(done, part) for part in _OPTIMIZERS if part in done]
-    if "memory" in done:
-        tables.append(_memory_text(done["memory"]["found"]))
-    if "checkpoints" in done:
-        tables.append(_checkpoint_table(done))
+    measured = {part: make for part, make in _SECTIONS.items() if part in done}
+    tables += [make(done[part]["found"]) for part, make in measured.items()]
     about = done["environment"]
-    commands = [
-        f"    {done[part]['command']}\n"
-        for part in (*_OPTIMIZERS, "memory", "checkpoints")
-        if part in done
-    ]
+    commands = [f"    {done[part]['command']}\n" for part in measured]
     tables.append(
         f"Python {about['python']}, TensorFlow {about['tensorflow']}, Keras "
         f"{about['keras']}, {about['cores']} cores.\n\n"
@@ -120,12 +115,8 @@ def markdown(done: dict[str, Any]) -> str:
     return "\n".join(tables)
 
 
-def _measured(done: dict[str, Any], part: str) -> Measured:
-    return Measured.from_dict(done[part]["found"])
-
-
-def _speed_table(done: dict[str, Any], part: str) -> str:
-    measured = _measured(done, part)
+def _speed_table(found: dict[str, Any], optimizer: str) -> str:
+    measured = Measured.from_dict(found)
     rows = []
     for name in measured.contenders:
         loss = measured.loss(name)
@@ -143,7 +134,7 @@ def _speed_table(done: dict[str, Any], part: str) -> str:
     steps = measured.learnt[0].steps
     rounds = 1 + max(each.index for each in measured.rounds)
     return (
-        f"The recommender of [peers](peers.md) under {_OPTIMIZERS[part]}, 2 ps and 2 "
+        f"The recommender of [peers](peers.md) under {optimizer}, 2 ps and 2 "
         f"workers, 10 steps per call, tables of a million rows: medians (minimum to "
         f"maximum) of {rounds} rounds, and the loss after {steps:,} steps.\n\n"
         + pages.table(
@@ -180,14 +171,12 @@ def _memory_text(found: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _of_checkpoints(done: dict[str, Any], what: str) -> Spread:
-    found = done["checkpoints"]["found"]
+def _of_checkpoints(found: dict[str, Any], what: str) -> Spread:
     ours, theirs = ([turn[what] for turn in found[n]] for n in ("growing", "static"))
     return Spread.of_ratios(ours, theirs)
 
 
-def _checkpoint_table(done: dict[str, Any]) -> str:
-    found = done["checkpoints"]["found"]
+def _checkpoint_table(found: dict[str, Any]) -> str:
     rows = [
         [
             _NAMES[name],
@@ -199,10 +188,18 @@ def _checkpoint_table(done: dict[str, Any]) -> str:
     ]
     return (
         f"A full checkpoint of {found['rows']:,} rows of 16 and Adagrad's slots, on 2 ps: "
-        f"{len(found['static'])} rounds. Restoring takes {_of_checkpoints(done, 'restore')} "
+        f"{len(found['static'])} rounds. Restoring takes {_of_checkpoints(found, 'restore')} "
         "times as long.\n\n"
         + pages.table(["table", "save, s", "restore, s", "MB"], rows)
     )
+
+
+_SECTIONS: dict[str, Callable[[Any], str]] = {
+    "sgd": lambda found: _speed_table(found, "SGD"),
+    "adagrad": lambda found: _speed_table(found, "Adagrad"),
+    "memory": _memory_text,
+    "checkpoints": _checkpoint_table,
+}
 
 
 def main(argv: Sequence[str]) -> int:
