@@ -6,22 +6,37 @@
 No number there is typed by hand.
 """
 
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pages
+from peer_programs.clicks import TAGS
 from peers_results import Measured, cpu, rate
+from peers_workloads import WORKLOADS
 from turns import Spread
 
 STATIC, WARM, NEW = "tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10"
-PADDLE = "paddle"
+PADDLE, PADDLE_NEW = "paddle", "paddle-new"
 _NAMES = {
     STATIC: "`tfdist.Embedding`",
     WARM: "`tfdist.DynamicEmbedding`",
-    NEW: "the same, 10% new ids",
+    NEW: "`tfdist.DynamicEmbedding`, 10% new ids",
     PADDLE: "Paddle `sparse_embedding`",
+    PADDLE_NEW: "Paddle `sparse_embedding`, 10% new ids",
+}
+_DRIFT_NAMES = {
+    "growing": "`tfdist.DynamicEmbedding`, `ProbabilityFilter`, `EvictRare`",
+    "hashing": "`keras.layers.Hashing`, `tfdist.Embedding`",
+    "vocabulary": "the most frequent ids of the first chunk, `tfdist.Embedding`",
+    "known": "none: the qualities themselves",
+}
+_ALONE = {
+    "lookups": "rows/s looked up in one process",
+    "sgd": "rows/s updated in one process by SGD",
+    "adagrad": "rows/s updated in one process by Adagrad",
 }
 _OPTIMIZERS = {"sgd": "SGD", "adagrad": "Adagrad"}
 _FLOAT = 4  # bytes
@@ -82,6 +97,16 @@ TARGETS = (
         for part, name in _OPTIMIZERS.items()
     ),
     _of("sgd", "steps/s with SGD, of Paddle's", WARM, PADDLE, 1.3),
+    *(
+        _of("alone", f"{name}, of TFRA's", f"tfdist-{what}", f"tfra-{what}", 1)
+        for what, name in _ALONE.items()
+    ),
+    Target(
+        "drift",
+        "AUC with ids that come and go, of `Hashing`'s",
+        lambda found: _of_hashing(found, "growing"),
+        1,
+    ),
     Target(
         "memory",
         "bytes per row beyond values and slots",
@@ -125,10 +150,11 @@ def _speed_table(found: dict[str, Any], optimizer: str) -> str:
                 _NAMES[name],
                 f"{measured.spread(name, rate):,.0f}",
                 str(measured.ratio(name, STATIC, rate)),
-                f"{measured.spread(name, cpu):.1f}",
+                # That of Paddle has also written the files with new ids.
+                "" if name == PADDLE_NEW else f"{measured.spread(name, cpu):.1f}",
                 f"{measured.spread(name, lambda r: r.kilobytes):,.0f}",
                 # New ids are noise: nothing can be learnt from them.
-                "" if name == NEW or loss is None else f"{loss:.3f}",
+                "" if name in (NEW, PADDLE_NEW) or loss is None else f"{loss:.3f}",
             ]
         )
     steps = measured.learnt[0].steps
@@ -148,6 +174,58 @@ def _speed_table(found: dict[str, Any], optimizer: str) -> str:
             ],
             rows,
         )
+    )
+
+
+def _alone_table(found: dict[str, Any]) -> str:
+    measured = Measured.from_dict(found)
+    ids = TAGS * WORKLOADS[measured.workload].batch_size
+    rows = []
+    for what, name in _ALONE.items():
+        both = [f"{library}-{what}" for library in ("tfra", "tfdist")]
+        rates = [measured.spread(each, lambda r: ids * rate(r)) for each in both]
+        losses = [f"{measured.loss(each):.3f}" for each in both]
+        rows.append([name, *(f"{each:,.0f}" for each in rates), ", ".join(losses)])
+    about = measured.environment["tfra"]
+    return (
+        f"A table of its own in one process and one thread, {ids:,} ids in each step: rows "
+        "per second, medians (minimum to maximum), and the losses of both after "
+        f"{measured.learnt[0].steps:,} steps. TFRA is TensorFlow Recommenders Addons "
+        f"{about['tensorflow-recommenders-addons']}, under TensorFlow "
+        f"{about['tensorflow']} and tf_keras {about['tf_keras']}.\n\n"
+        + pages.table(["", "TFRA", _NAMES[WARM], "losses"], rows)
+    )
+
+
+def _aucs(found: Sequence[dict[str, Any]], contender: str) -> list[float]:
+    """Returns a contender's mean AUC of each log, once its first quarter is over."""
+    every = [each["auc"][contender] for each in found]
+    return [statistics.mean(aucs[len(aucs) // 4 :]) for aucs in every]
+
+
+def _of_hashing(found: Sequence[dict[str, Any]], contender: str) -> Spread:
+    return Spread.of_ratios(_aucs(found, contender), _aucs(found, "hashing"))
+
+
+def _drift_table(found: Sequence[dict[str, Any]]) -> str:
+    about = found[0]
+    rows = [
+        [
+            _DRIFT_NAMES[name],
+            f"{about['rows'][name]:,}" if name in about["rows"] else "",
+            f"{Spread.of(_aucs(found, name)):.4f}",
+            f"{_of_hashing(found, name):.3f}",
+        ]
+        for name in about["auc"]
+    ]
+    return (
+        "Clicks on ids that come and go, each with a quality of its own: of "
+        f"{about['live']:,} that live at a time, {about['new']:,} are replaced after each of "
+        f"{about['chunks']} chunks of {about['examples']:,} examples. A chunk is predicted "
+        f"before it is trained on. Tables take {about['bytes'] / 1e6:.2f} MB, with "
+        "Adagrad's slots and what rows take beside values: mean AUC after the first "
+        f"quarter, median (minimum to maximum) of {len(found)} logs.\n\n"
+        + pages.table(["table", "rows", "AUC", "of `Hashing`'s"], rows)
     )
 
 
@@ -197,6 +275,8 @@ def _checkpoint_table(found: dict[str, Any]) -> str:
 _SECTIONS: dict[str, Callable[[Any], str]] = {
     "sgd": lambda found: _speed_table(found, "SGD"),
     "adagrad": lambda found: _speed_table(found, "Adagrad"),
+    "alone": _alone_table,
+    "drift": _drift_table,
     "memory": _memory_text,
     "checkpoints": _checkpoint_table,
 }
