@@ -14,7 +14,7 @@ from growing_tables import WIDTH, cluster
 
 import tfdist
 
-_CHUNKS, _EXAMPLES, _BATCH = 20, 51_200, 1024
+_CHUNKS, _EXAMPLES, _BATCH = 20, 51_200, 2048
 # How many ids live at a time, and how many of them are replaced after each chunk.
 _LIVE, _NEW = 20_000, 1_000
 # The bytes of a row and Adagrad's slots, and what it takes beside them in a table that
@@ -56,7 +56,7 @@ def drift(seed: int) -> dict[str, Any]:
                 model = _model(table())
             numbers = [np.asarray(numbered(each)) for each in ids]
             found["auc"][name] = _aucs(model, numbers, clicks)
-            found["rows"][name] = getattr(model.layers[0], "size", lambda: _ROWS)()
+            found["rows"][name] = getattr(model.layers[0], "max_rows", _ROWS)
     known = zip(clicks, logits, strict=True)
     found["auc"]["known"] = [float(_auc()(*each)) for each in known]
     sizes = {"live": _LIVE, "new": _NEW, "examples": _EXAMPLES, "bytes": _BYTES}
@@ -86,7 +86,7 @@ def _model(table: keras.layers.Layer) -> keras.Model:
     # A sum: otherwise the steps of rows would be the smaller, the larger the batch.
     loss = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
     optimizer = keras.optimizers.Adagrad(0.1)
-    model.compile(optimizer, loss, metrics=[_auc()], steps_per_execution=10)
+    model.compile(optimizer, loss, metrics=[_auc()], steps_per_execution=5)
     return model
 
 
