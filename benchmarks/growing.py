@@ -10,8 +10,7 @@ Parts, each of which can be measured alone and replaces what the file has of it:
                   batch; and, under SGD, Paddle (`make build/peers/paddle/.made`)
     alone         the rows per second in one process, beside TensorFlow Recommenders
                   Addons (`make build/peers/tfra/.made`)
-    drift         how well clicks on ids that come and go are predicted, as many logs as
-                  there are rounds
+    drift         how well clicks on ids that come and go are predicted, a log each round
     memory        the resident bytes of the ps for each row that training creates
     checkpoints   the seconds and bytes of a full checkpoint
 

@@ -1,8 +1,7 @@
 """How well clicks are predicted on ids that come and go, by tables of equal bytes.
 
-Each id has a quality of its own, and few are as frequent as many others together. A log
-of clicks has chunks: each is predicted before it is trained on, and then some ids are gone
-for good, and as many new ones have their frequencies.
+Each id has a quality of its own. A chunk of a log is predicted before it is trained on;
+then some ids are gone for good, and as many new ones have their frequencies.
 """
 
 import functools

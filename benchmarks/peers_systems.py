@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_programs.control import Task
-from peers_workloads import Workload
+from peers_workloads import WORKLOADS, Workload
 
 import tf_config
 
@@ -307,11 +307,8 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "keras-x1": _alone("keras_fit", library="keras", steps=1),
     "keras-x100": _alone("keras_fit", library="keras", steps=100),
     **{
-        f"{library}-{what}": _alone(
-            "growing_alone", environment, library=library, what=what
-        )
-        for library, environment in (("tfdist", ""), ("tfra", "tfra"))
-        for what in ("lookups", "sgd", "adagrad")
+        name: _alone("growing_alone", "tfra" * ("tfra" in name), contender=name)
+        for name in WORKLOADS["rows"].systems
     },
 }
 """What builds the processes of each contender."""

@@ -24,9 +24,9 @@ def _model(library: str, kind: str, learning_rate: float) -> Any:
         import tf_keras as keras
         from tensorflow_recommenders_addons import dynamic_embedding as de
 
-        initial = keras.initializers.RandomUniform()
-        layer = de.keras.layers.Embedding
-        table = layer(WIDTH, initializer=initial, init_capacity=ROWS)
+        table = de.keras.layers.Embedding(
+            WIDTH, initializer=keras.initializers.RandomUniform(), init_capacity=ROWS
+        )
     optimizer = keras.optimizers.get(kind)
     optimizer.learning_rate = learning_rate
     if library == "tfra":
@@ -43,9 +43,9 @@ def _model(library: str, kind: str, learning_rate: float) -> Any:
 def main() -> None:
     """Looks rows up, or updates them, as growing.py asks."""
     task = Task.from_environment()
-    what = task.options["what"]
+    library, what = task.options["contender"].split("-")
     kind = task.optimizer if what == "lookups" else what
-    model = _model(task.options["library"], kind, task.learning_rate)
+    model = _model(library, kind, task.learning_rate)
     _, ids, labels = data_of(task).batches()
     data = tf.data.Dataset.from_tensor_slices((ids, labels)).repeat().prefetch(2)
 
@@ -61,6 +61,11 @@ def main() -> None:
 
     # Afterwards, every id has a row.
     update(len(ids))
+    if (library, what) == ("tfra", "lookups"):
+        from tensorflow_recommenders_addons import dynamic_embedding
+
+        # Otherwise it makes ready for a gradient.
+        dynamic_embedding.enable_inference_mode()
     train = look_up if what == "lookups" else update
     serve(task, train, lambda users, tags: model.predict(tags, verbose=0))
 
