@@ -97,6 +97,7 @@ TARGETS = (
         for part, name in _OPTIMIZERS.items()
     ),
     _of("sgd", "steps/s with SGD, of Paddle's", WARM, PADDLE, 1.3),
+    _of("sgd", "steps/s with SGD, 10% new ids, of Paddle's", NEW, PADDLE_NEW, 1.3),
     *(
         _of("alone", f"{name}, of TFRA's", f"tfdist-{what}", f"tfra-{what}", 1)
         for what, name in _ALONE.items()

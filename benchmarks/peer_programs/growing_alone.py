@@ -11,7 +11,7 @@ from peer_programs.control import Task, serve
 from peer_programs.data import data_of
 
 
-def _model(library: str, kind: str, learning_rate: float) -> Any:
+def _model(library: str, what: str, learning_rate: float) -> Any:
     """Returns a model that sums the rows of tags; only these are trained."""
     # Both draw first rows from -0.05 to 0.05.
     if library == "tfdist":
@@ -27,7 +27,7 @@ def _model(library: str, kind: str, learning_rate: float) -> Any:
         table = de.keras.layers.Embedding(
             WIDTH, initializer=keras.initializers.RandomUniform(), init_capacity=ROWS
         )
-    optimizer = keras.optimizers.get(kind)
+    optimizer = keras.optimizers.get("adagrad" if what == "adagrad" else "sgd")
     optimizer.learning_rate = learning_rate
     if library == "tfra":
         optimizer = de.DynamicEmbeddingOptimizer(optimizer)
@@ -44,8 +44,7 @@ def main() -> None:
     """Looks rows up, or updates them, as growing.py asks."""
     task = Task.from_environment()
     library, what = task.options["contender"].split("-")
-    kind = task.optimizer if what == "lookups" else what
-    model = _model(library, kind, task.learning_rate)
+    model = _model(library, what, task.learning_rate)
     _, ids, labels = data_of(task).batches()
     data = tf.data.Dataset.from_tensor_slices((ids, labels)).repeat().prefetch(2)
 
