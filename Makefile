@@ -37,7 +37,7 @@ help:
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  the counts and the rooms in docs/private-api.md"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
-	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch and Ray, for benchmarks/"
+	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch, Ray and TFRA, for benchmarks/"
 	@echo "make flower  the tests of federated clients on Flower, in an environment with it"
 	@echo "make lock    renew constraints.txt, the versions of all packages"
 	@echo "make clean   remove what these made"

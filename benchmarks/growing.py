@@ -3,11 +3,14 @@
     sudo .venv/bin/python benchmarks/growing.py --json=benchmarks/measured/growing.json
     python benchmarks/growing_report.py     # into docs/embeddings.md
 
-Four parts, each of which can be measured alone and replaces what the file has of it:
+Parts, each of which can be measured alone and replaces what the file has of it:
 
     sgd, adagrad  the steps per second of the recommender of peers.py, 10 steps per call:
                   both kinds of tables, with a million rows; with 10% new ids in each
                   batch; and, under SGD, Paddle (`make build/peers/paddle/.made`)
+    alone         the rows per second in one process, beside TensorFlow Recommenders
+                  Addons (`make build/peers/tfra/.made`)
+    drift         how well clicks on ids that come and go are predicted, a log each round
     memory        the resident bytes of the ps for each row that training creates
     checkpoints   the seconds and bytes of a full checkpoint
 
@@ -15,6 +18,8 @@ Contenders take turns; ratios are of the same round.
 """
 
 import contextlib
+import functools
+import importlib
 import multiprocessing
 import os
 import sys
@@ -25,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import growing_report
+import peers
 import peers_systems
 from absl import app, flags
 from peers_cluster import PeerError
@@ -32,10 +38,14 @@ from peers_measure import Plan, measure
 from peers_workloads import WORKLOADS
 from turns import command, environment, keep, kept
 
-TABLES = ["tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10"]
-CONTENDERS = {"sgd": ["paddle", *TABLES], "adagrad": TABLES}
-_WORKLOADS = {"sgd": "recommender", "adagrad": "recommender-adagrad"}
-PARTS = (*CONTENDERS, "memory", "checkpoints")
+TABLES = ("tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10")
+SPEEDS = {
+    "sgd": ("recommender", ("paddle", "paddle-new", *TABLES)),
+    "adagrad": ("recommender-adagrad", TABLES),
+    "alone": ("rows", WORKLOADS["rows"].systems),
+}
+"""Of the parts that take turns, the workload and its contenders."""
+PARTS = (*SPEEDS, "drift", "memory", "checkpoints")
 
 
 def define_flags() -> None:
@@ -59,12 +69,13 @@ def define_flags() -> None:
 
 def speed(part: str, values: flags.FlagValues) -> dict[str, Any]:
     """Lets the contenders of a part take turns."""
-    workload = WORKLOADS[_WORKLOADS[part]]
+    name, contenders = SPEEDS[part]
+    workload = WORKLOADS[name]
     # The recommender draws its examples; beside this file, Paddle's are written.
     data = peers_systems.ENVIRONMENTS / "mnist.npz"
     job = peers_systems.Job(2, 2, data.resolve(), workload)
     plan = Plan(
-        _WORKLOADS[part],
+        name,
         values.rounds,
         values.seconds,
         values.learn_steps,
@@ -72,20 +83,19 @@ def speed(part: str, values: flags.FlagValues) -> dict[str, Any]:
         grain=job.num_workers * workload.grain,
     )
     with tempfile.TemporaryDirectory() as logs:
-        return measure(CONTENDERS[part], job, plan, Path(logs, part), {}).to_dict()
+        about = peers.environment(contenders)
+        return measure(contenders, job, plan, Path(logs, part), about).to_dict()
 
 
-def alone(function: str, *arguments: int) -> Any:
-    """Calls a function of growing_tables.py in a process, as a chief has one cluster."""
+def alone(module: str, function: str, *arguments: int) -> Any:
+    """Calls a function of a module here in a process, as a chief has one cluster."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn) as pool:
-        return pool.submit(_call, function, arguments).result()
+        return pool.submit(_call, module, function, arguments).result()
 
 
-def _call(function: str, arguments: Sequence[int]) -> Any:
-    import growing_tables
-
-    return getattr(growing_tables, function)(*arguments)
+def _call(module: str, function: str, arguments: Sequence[int]) -> Any:
+    return getattr(importlib.import_module(module), function)(*arguments)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,10 +108,16 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only; received {' '.join(argv[1:])}")
     values = flags.FLAGS
     how: dict[str, Callable[[], Any]] = {
-        "sgd": lambda: speed("sgd", values),
-        "adagrad": lambda: speed("adagrad", values),
-        "memory": lambda: [alone("memory", values.rows) for _ in range(values.rounds)],
-        "checkpoints": lambda: alone("checkpoints", values.rows, values.rounds),
+        **{part: functools.partial(speed, part, values) for part in SPEEDS},
+        "drift": lambda: [
+            alone("growing_drift", "drift", seed) for seed in range(values.rounds)
+        ],
+        "memory": lambda: [
+            alone("growing_tables", "memory", values.rows) for _ in range(values.rounds)
+        ],
+        "checkpoints": lambda: alone(
+            "growing_tables", "checkpoints", values.rows, values.rounds
+        ),
     }
     done = kept(values.json)
     done["environment"] = environment("tensorflow", "keras")

@@ -6,22 +6,37 @@
 No number there is typed by hand.
 """
 
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pages
+from peer_programs.clicks import TAGS
 from peers_results import Measured, cpu, rate
+from peers_workloads import WORKLOADS
 from turns import Spread
 
 STATIC, WARM, NEW = "tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10"
-PADDLE = "paddle"
+PADDLE, PADDLE_NEW = "paddle", "paddle-new"
 _NAMES = {
     STATIC: "`tfdist.Embedding`",
     WARM: "`tfdist.DynamicEmbedding`",
-    NEW: "the same, 10% new ids",
+    NEW: "`tfdist.DynamicEmbedding`, 10% new ids",
     PADDLE: "Paddle `sparse_embedding`",
+    PADDLE_NEW: "Paddle `sparse_embedding`, 10% new ids",
+}
+_DRIFT_NAMES = {
+    "growing": "`tfdist.DynamicEmbedding`, `ProbabilityFilter`, `EvictRare`",
+    "hashing": "`keras.layers.Hashing`, `tfdist.Embedding`",
+    "vocabulary": "the most frequent ids of the first chunk, `tfdist.Embedding`",
+    "known": "none: the qualities themselves",
+}
+_ALONE = {
+    "lookups": "rows/s looked up in one process",
+    "sgd": "rows/s updated in one process by SGD",
+    "adagrad": "rows/s updated in one process by Adagrad",
 }
 _OPTIMIZERS = {"sgd": "SGD", "adagrad": "Adagrad"}
 _FLOAT = 4  # bytes
@@ -32,22 +47,22 @@ class Target:
     """What was to be reached.
 
     Attributes:
+        part: What has to be measured.
         what: A ratio or a number.
-        found: Returns its spread.
+        spread: Returns its spread, given what the part has found.
         bound: What it is to reach.
         is_least: Whether more is better.
-        parts: What has to be measured.
     """
 
+    part: str
     what: str
-    found: Callable[[dict[str, Any]], Spread]
+    spread: Callable[[Any], Spread]
     bound: float
-    is_least: bool
-    parts: tuple[str, ...]
+    is_least: bool = True
 
     def row(self, done: dict[str, Any]) -> list[str]:
         """Returns its row of the table."""
-        found = self.found(done)
+        found = self.spread(done[self.part]["found"])
         reached = (
             found.median >= self.bound if self.is_least else found.median <= self.bound
         )
@@ -56,80 +71,68 @@ class Target:
         return [self.what, str(found), f"{sign} {self.bound:g}", verdict]
 
 
-def _rates(part: str, contender: str, other: str) -> Callable[[Any], Spread]:
-    return lambda done: _measured(done, part).ratio(contender, other, rate)
+def _of(part: str, what: str, contender: str, other: str, least: float) -> Target:
+    """Returns the target for the steps per second of a contender, of another's."""
+    return Target(
+        part,
+        what,
+        lambda found: Measured.from_dict(found).ratio(contender, other, rate),
+        least,
+    )
 
 
 TARGETS = (
-    Target(
-        "steps/s with SGD, rows there, of `tfdist.Embedding`",
-        _rates("sgd", WARM, STATIC),
-        0.9,
-        True,
-        ("sgd",),
+    *(
+        _of(
+            part,
+            f"steps/s with {name}, rows there, of {_NAMES[STATIC]}",
+            WARM,
+            STATIC,
+            0.9,
+        )
+        for part, name in _OPTIMIZERS.items()
+    ),
+    *(
+        _of(part, f"steps/s with {name}, 10% new ids, of rows there", NEW, WARM, 0.6)
+        for part, name in _OPTIMIZERS.items()
+    ),
+    _of("sgd", "steps/s with SGD, of Paddle's", WARM, PADDLE, 1.3),
+    _of("sgd", "steps/s with SGD, 10% new ids, of Paddle's", NEW, PADDLE_NEW, 1.3),
+    *(
+        _of("alone", f"{name}, of TFRA's", f"tfdist-{what}", f"tfra-{what}", 1)
+        for what, name in _ALONE.items()
     ),
     Target(
-        "steps/s with Adagrad, rows there, of `tfdist.Embedding`",
-        _rates("adagrad", WARM, STATIC),
-        0.9,
-        True,
-        ("adagrad",),
+        "drift",
+        "AUC with ids that come and go, of `Hashing`'s",
+        lambda found: _of_hashing(found, "growing"),
+        1,
     ),
     Target(
-        "steps/s with SGD, 10% new ids, of rows there",
-        _rates("sgd", NEW, WARM),
-        0.6,
-        True,
-        ("sgd",),
-    ),
-    Target(
-        "steps/s with Adagrad, 10% new ids, of rows there",
-        _rates("adagrad", NEW, WARM),
-        0.6,
-        True,
-        ("adagrad",),
-    ),
-    Target(
-        "steps/s with SGD, of Paddle's",
-        _rates("sgd", WARM, PADDLE),
-        1.3,
-        True,
-        ("sgd",),
-    ),
-    Target(
+        "memory",
         "bytes per row beyond values and slots",
-        lambda done: Spread.of(map(_beyond, done["memory"]["found"])),
+        lambda found: Spread.of(map(_beyond, found)),
         80,
-        False,
-        ("memory",),
+        is_least=False,
     ),
     Target(
+        "checkpoints",
         "seconds of a full checkpoint, of `tfdist.Embedding`'s",
-        lambda done: _of_checkpoints(done, "save"),
+        lambda found: _of_checkpoints(found, "save"),
         1.2,
-        False,
-        ("checkpoints",),
+        is_least=False,
     ),
 )
 
 
 def markdown(done: dict[str, Any]) -> str:
     """Returns the tables of the measured parts, in Markdown."""
-    reached = [
-        target.row(done) for target in TARGETS if all(p in done for p in target.parts)
-    ]
+    reached = [target.row(done) for target in TARGETS if target.part in done]
     tables = [pages.table(["what", "median (min to max)", "target", ""], reached)]
-    tables += [_speed_table(done, part) for part in _OPTIMIZERS if part in done]
-    if "memory" in done:
-        tables.append(_memory_text(done["memory"]["found"]))
-    if "checkpoints" in done:
-        tables.append(_checkpoint_table(done))
+    measured = {part: make for part, make in _SECTIONS.items() if part in done}
+    tables += [make(done[part]["found"]) for part, make in measured.items()]
     about = done["environment"]
-    commands = [
-        f"    {done[part]['command']}\n"
-        for part in (*_OPTIMIZERS, "memory", "checkpoints")
-        if part in done
-    ]
+    commands = [f"    {done[part]['command']}\n" for part in measured]
     tables.append(
         f"Python {about['python']}, TensorFlow {about['tensorflow']}, Keras "
         f"{about['keras']}, {about['cores']} cores.\n\n"
@@ -138,12 +141,8 @@ def markdown(done: dict[str, Any]) -> str:
     return "\n".join(tables)
 
 
-def _measured(done: dict[str, Any], part: str) -> Measured:
-    return Measured.from_dict(done[part]["found"])
-
-
-def _speed_table(done: dict[str, Any], part: str) -> str:
-    measured = _measured(done, part)
+def _speed_table(found: dict[str, Any], optimizer: str) -> str:
+    measured = Measured.from_dict(found)
     rows = []
     for name in measured.contenders:
         loss = measured.loss(name)
@@ -152,16 +151,17 @@ def _speed_table(done: dict[str, Any], part: str) -> str:
                 _NAMES[name],
                 f"{measured.spread(name, rate):,.0f}",
                 str(measured.ratio(name, STATIC, rate)),
-                f"{measured.spread(name, cpu):.1f}",
+                # That of Paddle has also written the files with new ids.
+                "" if name == PADDLE_NEW else f"{measured.spread(name, cpu):.1f}",
                 f"{measured.spread(name, lambda r: r.kilobytes):,.0f}",
                 # New ids are noise: nothing can be learnt from them.
-                "" if name == NEW or loss is None else f"{loss:.3f}",
+                "" if name in (NEW, PADDLE_NEW) or loss is None else f"{loss:.3f}",
             ]
         )
     steps = measured.learnt[0].steps
     rounds = 1 + max(each.index for each in measured.rounds)
     return (
-        f"The recommender of [peers](peers.md) under {_OPTIMIZERS[part]}, 2 ps and 2 "
+        f"The recommender of [peers](peers.md) under {optimizer}, 2 ps and 2 "
         f"workers, 10 steps per call, tables of a million rows: medians (minimum to "
         f"maximum) of {rounds} rounds, and the loss after {steps:,} steps.\n\n"
         + pages.table(
@@ -175,6 +175,58 @@ def _speed_table(done: dict[str, Any], part: str) -> str:
             ],
             rows,
         )
+    )
+
+
+def _alone_table(found: dict[str, Any]) -> str:
+    measured = Measured.from_dict(found)
+    ids = TAGS * WORKLOADS[measured.workload].batch_size
+    rows = []
+    for what, name in _ALONE.items():
+        both = [f"{library}-{what}" for library in ("tfra", "tfdist")]
+        rates = [measured.spread(each, lambda r: ids * rate(r)) for each in both]
+        losses = [f"{measured.loss(each):.3f}" for each in both]
+        rows.append([name, *(f"{each:,.0f}" for each in rates), ", ".join(losses)])
+    about = measured.environment["tfra"]
+    return (
+        f"A table of its own in one process and one thread, {ids:,} ids in each step: rows "
+        "per second, medians (minimum to maximum), and the losses of both after "
+        f"{measured.learnt[0].steps:,} steps. TFRA is TensorFlow Recommenders Addons "
+        f"{about['tensorflow-recommenders-addons']}, under TensorFlow "
+        f"{about['tensorflow']} and tf_keras {about['tf_keras']}.\n\n"
+        + pages.table(["", "TFRA", _NAMES[WARM], "losses"], rows)
+    )
+
+
+def _aucs(found: Sequence[dict[str, Any]], contender: str) -> list[float]:
+    """Returns a contender's mean AUC of each log, once its first quarter is over."""
+    every = [each["auc"][contender] for each in found]
+    return [statistics.mean(aucs[len(aucs) // 4 :]) for aucs in every]
+
+
+def _of_hashing(found: Sequence[dict[str, Any]], contender: str) -> Spread:
+    return Spread.of_ratios(_aucs(found, contender), _aucs(found, "hashing"))
+
+
+def _drift_table(found: Sequence[dict[str, Any]]) -> str:
+    about = found[0]
+    rows = [
+        [
+            _DRIFT_NAMES[name],
+            f"{about['rows'][name]:,}" if name in about["rows"] else "",
+            f"{Spread.of(_aucs(found, name)):.4f}",
+            f"{_of_hashing(found, name):.3f}",
+        ]
+        for name in about["auc"]
+    ]
+    return (
+        "Clicks on ids that come and go, each with a quality of its own: of "
+        f"{about['live']:,} that live at a time, {about['new']:,} are replaced after each of "
+        f"{about['chunks']} chunks of {about['examples']:,} examples. A chunk is predicted "
+        f"before it is trained on. Tables take {about['bytes'] / 1e6:.2f} MB, with "
+        "Adagrad's slots and what rows take beside values: mean AUC after the first "
+        f"quarter, median (minimum to maximum) of {len(found)} logs.\n\n"
+        + pages.table(["table", "rows", "AUC", "of `Hashing`'s"], rows)
     )
 
 
@@ -198,14 +250,12 @@ def _memory_text(found: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _of_checkpoints(done: dict[str, Any], what: str) -> Spread:
-    found = done["checkpoints"]["found"]
+def _of_checkpoints(found: dict[str, Any], what: str) -> Spread:
     ours, theirs = ([turn[what] for turn in found[n]] for n in ("growing", "static"))
     return Spread.of_ratios(ours, theirs)
 
 
-def _checkpoint_table(done: dict[str, Any]) -> str:
-    found = done["checkpoints"]["found"]
+def _checkpoint_table(found: dict[str, Any]) -> str:
     rows = [
         [
             _NAMES[name],
@@ -217,10 +267,20 @@ def _checkpoint_table(done: dict[str, Any]) -> str:
     ]
     return (
         f"A full checkpoint of {found['rows']:,} rows of 16 and Adagrad's slots, on 2 ps: "
-        f"{len(found['static'])} rounds. Restoring takes {_of_checkpoints(done, 'restore')} "
+        f"{len(found['static'])} rounds. Restoring takes {_of_checkpoints(found, 'restore')} "
         "times as long.\n\n"
         + pages.table(["table", "save, s", "restore, s", "MB"], rows)
     )
+
+
+_SECTIONS: dict[str, Callable[[Any], str]] = {
+    "sgd": lambda found: _speed_table(found, "SGD"),
+    "adagrad": lambda found: _speed_table(found, "Adagrad"),
+    "alone": _alone_table,
+    "drift": _drift_table,
+    "memory": _memory_text,
+    "checkpoints": _checkpoint_table,
+}
 
 
 def main(argv: Sequence[str]) -> int:

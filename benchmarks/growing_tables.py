@@ -71,7 +71,7 @@ def memory(rows: int, parts: int = 4) -> dict[str, Any]:
         parts: How often memory is read meanwhile.
     """
     random = np.random.default_rng(0)
-    with _cluster() as (strategy, resident):
+    with cluster() as (strategy, resident):
         trained = growing(strategy, rows + _EARLIER_ROWS)
         trained.train(_some_ids(random, _EARLIER_ROWS))
         before, size = resident(), trained.table.size()
@@ -90,7 +90,7 @@ def checkpoints(rows: int, rounds: int) -> dict[str, Any]:
         How many `rows` there are, and of each table, by its name, its turns: the seconds
         to `save` and to `restore`, and the `bytes` of the files.
     """
-    with _cluster() as (strategy, _), tempfile.TemporaryDirectory() as folder:
+    with cluster() as (strategy, _), tempfile.TemporaryDirectory() as folder:
         tables = {
             "growing": growing(strategy, rows),
             "static": Trained(strategy, lambda: tfdist.Embedding(rows, WIDTH)),
@@ -121,9 +121,11 @@ def _save_and_restore(checkpoint: tf.train.Checkpoint, folder: Path) -> dict[str
 
 
 @contextlib.contextmanager
-def _cluster() -> Iterator[tuple[Any, Callable[[], int]]]:
+def cluster(
+    num_ps: int = NUM_PS, num_workers: int = NUM_WORKERS
+) -> Iterator[tuple[Any, Callable[[], int]]]:
     """Yields a strategy, and what returns the resident bytes of its ps."""
-    with launch.servers(NUM_PS, NUM_WORKERS) as servers:
+    with launch.servers(num_ps, num_workers) as servers:
         os.environ["TF_CONFIG"] = servers.tf_config.to_json()
         every = [
             psutil.Process(pid) for task, pid in servers.pids.items() if "ps" in task

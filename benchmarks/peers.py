@@ -57,6 +57,7 @@ PACKAGES = {
     "paddle": ["paddlepaddle", "numpy"],
     "torch": ["torch", "numpy"],
     "ray": ["ray", "torch", "numpy"],
+    "tfra": ["tensorflow-recommenders-addons", "tensorflow", "tf_keras"],
 }
 
 

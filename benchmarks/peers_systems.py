@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_programs.control import Task
-from peers_workloads import Workload
+from peers_workloads import WORKLOADS, Workload
 
 import tf_config
 
@@ -262,11 +262,12 @@ def _synchronous(program: str, environment: str = "") -> Callable[[Job], list[Pr
     return build
 
 
-def _alone(program: str, **options: Any) -> Callable[[Job], list[Process]]:
+def _alone(
+    program: str, environment: str = "", **options: Any
+) -> Callable[[Job], list[Process]]:
     def build(job: Job) -> list[Process]:
-        return [
-            _program(sys.executable, program, job.task("chief", 0, **options), True)
-        ]
+        python = python_of(environment) if environment else sys.executable
+        return [_program(python, program, job.task("chief", 0, **options), True)]
 
     return build
 
@@ -291,6 +292,7 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "tfdist-every13": _tfdist(steps=130, every=13),
     "mxnet": _mxnet,
     "paddle": _every_task("paddle", "paddle_fleet"),
+    "paddle-new": _every_task("paddle", "paddle_fleet", new_ids=0.1),
     "tf1": _every_task("", "tf1_between_graph"),
     "tf_keras-x1": _coordinated(
         "keras_fit", ("-m", "peer_programs.tf_server"), library="tf_keras", steps=1
@@ -304,5 +306,9 @@ SYSTEMS: dict[str, Callable[[Job], list[Process]]] = {
     "tfdist-synchronous": _synchronous("keras_fit"),
     "keras-x1": _alone("keras_fit", library="keras", steps=1),
     "keras-x100": _alone("keras_fit", library="keras", steps=100),
+    **{
+        name: _alone("growing_alone", "tfra" * ("tfra" in name), contender=name)
+        for name in WORKLOADS["rows"].systems
+    },
 }
 """What builds the processes of each contender."""

@@ -56,8 +56,13 @@ def limit(link: str, num_ps: int, num_workers: int, weights: int) -> float:
 
 _GROWING = ("tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10")
 _ON_ROWS = (
-    *("paddle", "tfdist-x1", "tfdist-x100", *_GROWING),
+    *("paddle", "paddle-new", "tfdist-x1", "tfdist-x100", *_GROWING),
     *("tfdist-every5", "tfdist-every10", "keras-x1", "keras-x100"),
+)
+_ALONE = tuple(
+    f"{library}-{what}"
+    for what in ("lookups", "sgd", "adagrad")
+    for library in ("tfdist", "tfra")
 )
 _TFDIST = ("tfdist-x1", "tfdist-x10", "tfdist-bfloat16", "keras-x1")
 WORKLOADS = {
@@ -68,5 +73,6 @@ WORKLOADS = {
     "deep-sgd": Workload("deep", "sgd", 0.01, 16, _TFDIST, 10),
     "recommender": Workload("recommender", "sgd", 0.1, 512, _ON_ROWS),
     "recommender-adagrad": Workload("recommender", "adagrad", 0.01, 512, _GROWING),
+    "rows": Workload("recommender", "sgd", 0.1, 512, _ALONE),
 }
 """By the name that `--workloads` takes."""

@@ -116,25 +116,36 @@ def _set_initial_weights(model: str) -> None:
         scope.find_var(name).get_tensor().set(value, paddle.CPUPlace())
 
 
-def _write_files(task: Task) -> list[str]:
-    """Writes the batches as text, the form in which a dataset of Paddle is read."""
-    name = f"{task.model}-{task.batch_size}-{task.index}"
+def _write_files(task: Task, count: int) -> list[str]:
+    """Writes batches as text, the form in which a dataset of Paddle is read.
+
+    If a share of the ids is to be new, each call writes others.
+    """
+    share = task.options.get("new_ids", 0)
+    name = f"{task.model}-{task.batch_size}-{task.index}" + "-new" * bool(share)
     folder = Path(task.data).with_suffix("") / name
     folder.mkdir(parents=True, exist_ok=True)
     stream = itertools.cycle(zip(*data_of(task).batches(), strict=True))
     paths = []
-    for part in range(10):
+    for part in range(count):
         path = folder / f"{part}.txt"
         paths.append(str(path))
         batches = [next(stream) for _ in range(_STEPS_PER_FILE)]
-        if path.exists():
+        if path.exists() and not share:
             continue
         with path.with_suffix(".part").open("w") as file:
-            for slots in batches:
+            for *inputs, labels in batches:
+                slots = [*(_some_new(each, share) for each in inputs), labels]
                 for example in zip(*slots, strict=True):
                     file.write(" ".join(_slot(each) for each in example) + "\n")
         path.with_suffix(".part").rename(path)
     return paths
+
+
+def _some_new(ids: np.ndarray, share: float) -> np.ndarray:
+    """Replaces a share of the ids by some that nobody has seen."""
+    new = np.random.randint(np.iinfo(np.int64).max, size=ids.shape)
+    return np.where(np.random.uniform(size=ids.shape) < share, new, ids)
 
 
 def _ragged(ids: np.ndarray) -> Any:
@@ -189,11 +200,10 @@ def main() -> None:
     executor.run(paddle.static.default_startup_program())
     _set_initial_weights(task.model)
     fleet.init_worker()
-    files = _write_files(task)
     prepared: dict[int, paddle.distributed.InMemoryDataset] = {}
 
     def prepare(steps: int) -> None:
-        if steps in prepared:
+        if steps in prepared and not task.options.get("new_ids"):
             return
         if steps % _STEPS_PER_FILE:
             raise ValueError(f"steps is a multiple of {_STEPS_PER_FILE}; got {steps}")
@@ -209,6 +219,7 @@ def main() -> None:
             use_var=[*inputs, labels],
         )
         count = steps // _STEPS_PER_FILE
+        files = _write_files(task, min(count, 10))
         dataset.set_filelist([files[part % len(files)] for part in range(count)])
         dataset.load_into_memory()
         prepared[steps] = dataset

@@ -31,7 +31,7 @@ def benchmark(monkeypatch):
 def systems(benchmark, monkeypatch, tmp_path):
     """peers_systems.py, where every environment exists."""
     found = benchmark("peers_systems")
-    for peer in ("mxnet", "paddle", "torch", "ray"):
+    for peer in ("mxnet", "paddle", "torch", "ray", "tfra"):
         (tmp_path / peer / "bin").mkdir(parents=True)
         (tmp_path / peer / "bin" / "python").touch()
     monkeypatch.setattr(found, "ENVIRONMENTS", tmp_path)
@@ -109,12 +109,13 @@ def test_rounds_of_two_runs_are_not_compared_with_each_other(results):
 
 
 def test_every_contender_has_its_servers_workers_and_one_kind_of_leader(systems):
+    alone = {"keras-x1", "keras-x100", *job(systems, workload="rows").workload.systems}
     for name, build in systems.SYSTEMS.items():
         every = build(job(systems))
         by_job = [each.name.split(":")[0] for each in every]
         leaders = {each.name.split(":")[0] for each in every if each.leads}
         assert len(leaders) == 1, name
-        if name not in ("ray", "keras-x1", "keras-x100"):
+        if name not in {"ray", *alone}:
             assert by_job.count("worker") == 3, name
             ps = 0 if name in ("torch-ddp", "tfdist-synchronous") else 2
             assert by_job.count("ps") == ps, name
