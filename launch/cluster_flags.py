@@ -8,6 +8,7 @@ from absl import flags
 from launch import command_line
 from launch.command_line import UsageError
 from launch.plan import COORDINATOR
+from launch.supervise import progress
 
 _NUMBERS = (
     ("num_ps", 2, "Number of parameter servers (ps)."),
@@ -91,13 +92,21 @@ def define(values: flags.FlagValues) -> None:
         "this flag, and all others with it.",
         flag_values=values,
     )
+    flags.DEFINE_enum(
+        "progress",
+        progress.AUTO,
+        progress.MODES,
+        "Whether the last line on a terminal shows how fast fit trains: steps per second, "
+        "each worker's share of the steps, staleness, restarts; elsewhere, each minute.",
+        flag_values=values,
+    )
     command_line.define_common(values)
 
 
 def limits(values: flags.FlagValues) -> dict[str, Any]:
     """Returns the values that are attributes of a `Job` of the same names."""
     names = [name for name, *_ in _SECONDS]
-    names += ["max_restarts", "min_workers", "chatty"]
+    names += ["max_restarts", "min_workers", "chatty", "progress"]
     return {name: values[name].value for name in names}
 
 

@@ -39,6 +39,8 @@ class Job:
             `launch.secure.mode.MODES` but `auto`.
         tunnels: What connects the hosts with TLS.
         min_workers: How many workers the program needs; None for all.
+        progress: One of `launch.supervise.progress.MODES`: `off` shows no line about how
+            fast it trains.
         resumes: Whether a program that every task runs goes on from a checkpoint when all
             of them start again.
         may_move: Whether the job ends, to start again elsewhere, when one of the hosts
@@ -68,6 +70,7 @@ class Job:
     may_move: bool = False
     min_workers: int | None = None
     resumes: bool = False
+    progress: str = "auto"
 
     def __post_init__(self) -> None:
         if self.network not in reach.MODES:

@@ -22,6 +22,7 @@ from launch.command_line import UsageError
 from launch.engines import engine, record
 from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.record import Record
+from launch.supervise import progress
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,6 +73,9 @@ def _status(job: Record, _: Sequence[str]) -> int:
         # A task that has not started, or never will, has none.
         log = log if os.path.exists(log) else "no log yet"
         print(f"  {name}  on {status.hosts.get(name, host)}  {address}  {log}")
+    logs = {log for *_, log in job.tasks.values()} if job.is_alive else set()
+    if lines := {*map(progress.read, logs)} - {""}:
+        print(f"  training: {lines.pop()}")
     return 0
 
 

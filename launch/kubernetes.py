@@ -56,6 +56,7 @@ _define_flags = kubernetes_flags.define
 # What the launcher's pod has to know; everything else is the pods' own.
 _INSIDE = (
     *("num_ps", "num_workers", "chief", "evaluator", "chatty", "program", "secure"),
+    "progress",
     *("max_restarts", "checkpoint_dir", "connect_timeout"),
     *("pod_failure_policy", "startup_timeout", "grace_period", "straggler_timeout"),
     *("restart_window", "stall_timeout", "min_workers"),

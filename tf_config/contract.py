@@ -176,25 +176,36 @@ TRAINING = "training"
 STALLED = "stalled"
 """The event of a stall: the launcher is asked to kill and restart `tasks`."""
 
+STEPS_TAKEN = "steps_taken"
+"""The event of `numbers` about the steps since the last one, a second or more ago.
+
+They are `steps`, and in how many `seconds`; of a `ParameterServerStrategy`, how many functions
+each worker has finished, by its name such as `worker:0`, and the mean `staleness` of the steps
+of the last epoch, if it was measured.
+"""
+
 
 @dataclass(frozen=True)
 class Report:
     r"""One report from the chief to the launcher, a line of JSON.
 
     Attributes:
-        event: `TRAINING` or `STALLED`. A reader ignores events it does not know.
+        event: `TRAINING`, `STALLED` or `STEPS_TAKEN`. A reader ignores events that it
+            does not know.
         tasks: The tasks to restart, such as `ps:0`.
         why: What the chief saw, for the log.
+        numbers: How far training has come.
 
     >>> Report(TRAINING).to_line()
     '{"event": "training"}\n'
     >>> Report.from_line('{"event": "stalled", "tasks": ["ps:0"], "why": "silent"}')
-    Report(event='stalled', tasks=('ps:0',), why='silent')
+    Report(event='stalled', tasks=('ps:0',), why='silent', numbers={})
     """
 
     event: str
     tasks: tuple[str, ...] = ()
     why: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def to_line(self) -> str:
         """Returns the report as one line, with its newline."""
@@ -203,6 +214,8 @@ class Report:
             value["tasks"] = list(self.tasks)
         if self.why:
             value["why"] = self.why
+        if self.numbers:
+            value["numbers"] = dict(self.numbers)
         return json.dumps(value) + "\n"
 
     @classmethod
@@ -214,7 +227,9 @@ class Report:
         try:
             value = json.loads(line)
             tasks = tuple(map(str, value.get("tasks", ())))
-            return cls(str(value["event"]), tasks, str(value.get("why", "")))
+            given = value.get("numbers", {}).items()
+            numbers = {str(name): float(number) for name, number in given}
+            return cls(str(value["event"]), tasks, str(value.get("why", "")), numbers)
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None
 

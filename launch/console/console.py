@@ -10,7 +10,9 @@ from typing import TextIO
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERASE_LINE = "\r\x1b[K"
+_ERASE_LINE_ABOVE = "\x1b[A" + _ERASE_LINE
 _SECONDS_BETWEEN_PARTIALS = 5.0
+_SECONDS_BETWEEN_STATUSES = 60.0
 
 
 class Console:
@@ -18,7 +20,8 @@ class Console:
 
     One line may be open, that is, not finished yet, such as a progress bar. On a terminal
     it is redrawn in place, below the other tasks' lines. Elsewhere it is written when
-    it is finished, and every 5 seconds until then.
+    it is finished, and every 5 seconds until then. The status is a line of the launcher,
+    below everything on a terminal, and written every minute elsewhere.
 
     Args:
         names: The names of the tasks.
@@ -45,6 +48,9 @@ class Console:
         self._width = max(map(len, [*names, "launch"])) + 2
         self._open: tuple[str, str] | None = None
         self._open_shown = ("", 0.0)
+        self._status = ""
+        self._status_shown = clock()
+        self._drawn = 0
 
     def line(self, name: str, text: str) -> None:
         """Shows a finished line of a task."""
@@ -72,6 +78,16 @@ class Console:
                 _write(self._notices, f"{self._prefix('launch')}{line}\n")
         self._redraw()
 
+    def status(self, text: str) -> None:
+        """Shows how the job stands, in place of what it showed before; '' is nothing."""
+        if self._live:
+            self._erase()
+            self._status = text
+            self._redraw()
+        elif text and self._clock() - self._status_shown >= _SECONDS_BETWEEN_STATUSES:
+            self._status_shown = self._clock()
+            self.notice(text)
+
     def mute(self) -> None:
         """Hides everything from now on."""
         self._stream = self._notices = None
@@ -97,14 +113,22 @@ class Console:
         self._redraw()
 
     def _erase(self) -> None:
-        if self._live and self._open:
-            self._write(_ERASE_LINE)
+        """Erases the lines at the end that are redrawn in place."""
+        if self._drawn:
+            self._write(_ERASE_LINE + _ERASE_LINE_ABOVE * (self._drawn - 1))
+            self._drawn = 0
 
     def _redraw(self) -> None:
-        if self._live and self._open:
-            name, text = self._open
-            columns = shutil.get_terminal_size().columns - self._width - 2
-            self._write(f"{_ERASE_LINE}{self._prefix(name)}{_fit(text, columns)}")
+        if not self._live:
+            return
+        self._erase()
+        status = ("launch", self._status) if self._status else None
+        shown = [each for each in (self._open, status) if each]
+        columns = shutil.get_terminal_size().columns - self._width - 2
+        lines = [f"{self._prefix(name)}{_fit(text, columns)}" for name, text in shown]
+        if lines:
+            self._write("\n".join(lines))
+        self._drawn = len(lines)
 
     def _prefix(self, name: str) -> str:
         label = f"[{name}]".ljust(self._width)

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 from launch.console.console import Console
 from launch.job import Job
@@ -34,12 +34,14 @@ class Restarts:
         loop: EventLoop,
         end_request: EndRequest,
         console: Console,
+        hear_progress: Callable[[Task, Mapping[str, float]], None],
     ) -> None:
         self._job = job
         self._tasks = tasks
         self._loop = loop
         self._end_request = end_request
         self._console = console
+        self._hear_progress = hear_progress
         self._leader = policy.leader(job.plans)
         self._has_trained = False
         self._failures: Counter[str] = Counter()
@@ -250,6 +252,8 @@ class Restarts:
                 self._has_trained = True
                 self._console.notice("the first step has finished")
             self._at_work(reporter.plan.task)
+        elif report.event == contract.STEPS_TAKEN:
+            self._hear_progress(reporter.plan.task, report.numbers)
         elif report.event == contract.STALLED:
             by_name = {str(each.plan.task): each for each in self._tasks.alive}
             for name in report.tasks:

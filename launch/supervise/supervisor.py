@@ -28,6 +28,7 @@ from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.output import Output
 from launch.supervise.policy import Verdict
+from launch.supervise.progress import ProgressLine
 from launch.supervise.recovery import names
 from launch.supervise.remote_process import Heartbeat
 from launch.supervise.restarts import Restarts
@@ -56,8 +57,16 @@ class Supervisor:
         self._tasks = RunningTasks(
             job, self._loop, self._output, self._use, self._starter, self._tunnels
         )
+        self._progress = ProgressLine(
+            job, console, lambda: len(self._restarts.recoveries)
+        )
         self._restarts = Restarts(
-            job, self._tasks, self._loop, self._end_request, console
+            job,
+            self._tasks,
+            self._loop,
+            self._end_request,
+            console,
+            self._progress.hear,
         )
         self._watch = ClusterWatch(
             self._use,
@@ -68,7 +77,7 @@ class Supervisor:
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
-        self._loop.add_checks([self._watch, self._output])
+        self._loop.add_checks([self._watch, self._output, self._progress])
 
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""
@@ -86,6 +95,7 @@ class Supervisor:
             self._end_request.stop_raising()  # Everything is killed next in any case.
         except KillNow:
             verdict = verdict or self._interrupted()
+        self._progress.end()
         self._kill_rest()
         # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))

@@ -23,6 +23,7 @@ from tfdist.keras import (
     distributed_data,
     epoch_history,
     own_traces,
+    progress,
     saving,
     step_hooks,
     variable_hooks,
@@ -176,7 +177,7 @@ def _enumerate_steps(
     driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
-    return epoch_history.counted(strides)
+    return epoch_history.counted(progress.reported(strides, driver))
 
 
 def _surround_by_driver(owner: type, name: str) -> None:

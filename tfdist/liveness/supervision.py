@@ -5,7 +5,8 @@ The launcher passes the file descriptor of a pipe; see `tf_config.contract.Repor
 
 import contextlib
 import os
-from collections.abc import Sequence
+import select
+from collections.abc import Mapping, Sequence
 
 from tf_config import contract
 from tf_config.contract import Report
@@ -24,6 +25,16 @@ def report_training() -> None:
 def report_stalled(tasks: Sequence[str], why: str) -> None:
     """Asks the launcher to restart tasks, such as `ps:0`; `why` is for its log."""
     _report(Report(contract.STALLED, tuple(tasks), why))
+
+
+def report_progress(numbers: Mapping[str, float]) -> None:
+    """Reports how far training has come; see `tf_config.contract.STEPS_TAKEN`."""
+    # A launcher may be stopped, or wait for its terminal, and training goes on: what does
+    # not fit into the pipe at once is not written.
+    poll = select.poll()
+    poll.register(int(os.environ[contract.REPORT_FD]), select.POLLOUT)
+    if poll.poll(0):
+        _report(Report(contract.STEPS_TAKEN, numbers=numbers))
 
 
 def _report(report: Report) -> None:

@@ -60,6 +60,7 @@ class ParameterServerDriver(DefaultDriver):
         fits: How many calls of `fit` have written checkpoints. Each has a directory,
             named after its number.
         is_within_epoch: Whether `fit` is between the first and the last step of an epoch.
+        newest_staleness: The mean staleness of the steps of the last epoch, if measured.
     """
 
     def __init__(
@@ -80,6 +81,14 @@ class ParameterServerDriver(DefaultDriver):
         self._traced: Callable[[], WorkerFunction | None] = lambda: None
         self.fits = 0
         self.is_within_epoch = False
+        self.newest_staleness: float | None = None
+
+    def progress(self) -> dict[str, float]:
+        """Returns what the launcher shows of the workers while `fit` runs."""
+        numbers: dict[str, float] = {**self.strategy.activity.finished}
+        if self.newest_staleness is not None:
+            numbers["staleness"] = self.newest_staleness
+        return numbers
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Checks the model, and returns the function that sends train steps to workers.

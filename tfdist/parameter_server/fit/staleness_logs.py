@@ -39,6 +39,7 @@ class StalenessLogs(keras.callbacks.Callback):
             counted = counted.since(self._before)
         if counted.steps:
             logs["staleness"] = counted.mean
+            self._strategy.fit_driver.newest_staleness = counted.mean
             logs["max_staleness"] = counted.maximum
         policy = self._strategy.consistency
         # Its steps wait for the end of their round, on the ps, where nobody times it.
