@@ -8,8 +8,7 @@ Parts, each of which can be measured alone and replaces what the file has of it:
     sgd, adagrad  the steps per second of the recommender of peers.py, 10 steps per call:
                   both kinds of tables, with a million rows; with 10% new ids in each
                   batch; and, under SGD, Paddle (`make build/peers/paddle/.made`)
-    alone         the rows per second in one process, beside TensorFlow Recommenders
-                  Addons (`make build/peers/tfra/.made`)
+    alone         the rows per second in one process; TFRA's (`make build/peers/tfra/.made`)
     drift         how well clicks on ids that come and go are predicted, a log each round
     memory        the resident bytes of the ps for each row that training creates
     checkpoints   the seconds and bytes of a full checkpoint
