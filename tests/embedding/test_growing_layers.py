@@ -240,6 +240,11 @@ def test_a_table_needs_max_rows():
             r"of the shape \(2, 3\) for 2 ids; received \(2, 1\)",
         ),
         ([1, 1], np.ones((2, WIDTH)), "each id once; received 1 2 times"),
+        (
+            range(60),
+            np.ones((60, WIDTH)),
+            "60 ids cannot .* max_rows=50: build it with",
+        ),
     ],
 )
 def test_what_is_no_upsert(ids, rows, words):
@@ -247,6 +252,12 @@ def test_what_is_no_upsert(ids, rows, words):
     with pytest.raises(ValueError, match=words):
         layer.upsert(ids, rows)
     assert layer.size() == 0
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 1.5])
+def test_a_chunk_has_rows(chunk):
+    with pytest.raises(ValueError, match=f"chunk must be .*received {chunk}"):
+        list(layer_of().export(chunk))
 
 
 @pytest.mark.parametrize("call", ["size", "report", "export", "lookup", "evict"])

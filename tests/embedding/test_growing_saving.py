@@ -1,5 +1,8 @@
 """Files of models whose tables grow, in one process, and models that serve them."""
 
+import os
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -278,3 +281,57 @@ def test_an_exported_model_is_served_without_tfdist(key_dtype, tmp_path, run_pyt
     )
     ran = run_python(SERVES, str(tmp_path / "m"), str(tmp_path / "d.npz"))
     assert ran.stdout.strip() == "equal", ran.stderr
+
+
+@pytest.fixture
+def exports(tmp_path):
+    """Two exports of a table, of which the second is a delta."""
+    model = model_of(follow=True)
+    fit_with = {"batch_size": 8, "verbose": 0, "epochs": 2}
+    model.fit(X, Y, callbacks=[tfdist.DeltaExport(tmp_path)], **fit_with)
+    return tmp_path
+
+
+def test_exports_have_what_the_table_has(exports):
+    ((ids, rows),) = tfdist.read_export(exports).values()
+    assert sorted(ids) == sorted(set(X.flat))
+    (first,) = tfdist.read_export(exports, 1).values()
+    assert (dict(zip(*first, strict=True))[ids[0]] != rows[0]).any()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:40])
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "words"),
+    [
+        (
+            os.unlink,
+            "export-000002/0-0.npz",
+            r"has 0 rows of .* had \d+\. If it was copied",
+        ),
+        (os.unlink, "export-000002/0-removed.npz", "cannot be read: .*copy it again"),
+        (os.unlink, "export-000002/manifest.json", "no whole manifest"),
+        (truncate, "export-000001/0-0.npz", "cannot be read"),
+        (truncate, "export-000002/manifest.json", "no whole manifest"),
+        (
+            shutil.rmtree,
+            "export-000001",
+            "export 1, on which export 2 builds, is not there",
+        ),
+        (shutil.rmtree, "", "there is no export in .*DeltaExport"),
+    ],
+)
+def test_a_damaged_export_is_not_read(exports, damage, name, words):
+    damage(exports / name)
+    with pytest.raises(ValueError, match=words):
+        tfdist.read_export(exports)
+
+
+def test_the_end_of_fit_is_exported(tmp_path):
+    model = model_of(follow=True)
+    callback = tfdist.DeltaExport(tmp_path, every="10min")
+    model.fit(X, Y, epochs=3, callbacks=[callback], verbose=0)
+    ((ids, rows),) = tfdist.read_export(tmp_path, 2).values()
+    np.testing.assert_array_equal(rows, model.layers[0].lookup(ids))

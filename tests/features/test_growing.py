@@ -1,5 +1,7 @@
 """Embedding tables that grow."""
 
+import gc
+import weakref
 from collections import Counter
 
 import keras
@@ -223,6 +225,33 @@ def test_rows_are_exported_and_given_up_while_a_model_trains(strategy, tmp_path)
     np.testing.assert_array_equal(rows[is_kept], table.lookup(ids[is_kept]))
 
 
+class Subclass(keras.Model):
+    """Its own `call` does not say whether it trains, and `fit` builds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+
+    def call(self, x):
+        return self.table(x)
+
+
+def test_a_model_that_fit_builds_creates_rows_and_leaves_none_behind(strategy):
+    with strategy.scope():
+        model = Subclass()
+        model.compile("adagrad", total)
+    model.fit(drawn(8), np.zeros(8), batch_size=8, verbose=0)
+    size = model.table.size()
+    assert size > 0
+    model.evaluate(drawn(8, seed=2), np.zeros(8), verbose=0)
+    assert model.table.size() == size
+    table = weakref.ref(model.table.table)
+    del model
+    keras.utils.clear_session()
+    gc.collect()
+    assert table() is None
+
+
 def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
     with strategy.scope():
         table = tfdist.DynamicEmbedding(DIM, max_rows=200)
@@ -244,11 +273,11 @@ def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
 def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):
     """Of two orders, the second could have rows that a late step creates meanwhile."""
     found = Counter()
-    in_use = vars(Shard)["in_use"]
+    in_use = Shard.in_use
 
     def noted(shard):
         found[shard] += 1
-        return in_use.__get__(shard, Shard)()
+        return in_use(shard)
 
     with strategy.scope():
         table = tfdist.DynamicEmbedding(DIM, max_rows=200)

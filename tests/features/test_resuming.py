@@ -562,7 +562,8 @@ def test_room_of_a_table_that_grows(strategy, program, monkeypatch):
         table, model = growing(strategy, max_rows=max_rows)
         model.fit(ids, np.ones(64), epochs=1, **FIT)
         slot = np.array(model.optimizer._accumulators[0])
-        return table.lookup(ids), slot
+        in_order = np.concatenate([some for some, _ in table.export()])
+        return table.lookup(ids), slot[np.argsort(in_order)]
 
     # The disk has no room for all rows that are reserved.
     written = program(main, 1_000_000)
@@ -570,6 +571,8 @@ def test_room_of_a_table_that_grows(strategy, program, monkeypatch):
     for before, now in zip(written, program(main, 100), strict=True):
         assert before.shape == (64, 4)
         np.testing.assert_array_equal(now, before)
+    with pytest.raises(CheckpointMismatchError, match=r"has room\..*larger max_rows$"):
+        program(main, 10)
 
 
 @new_rows

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional, operation_fn
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 
 
 def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
@@ -24,6 +25,23 @@ def function_options(loss_or_metric: Any) -> dict[str, Any]:
 def variables_to_initialize() -> list[Any]:
     """Returns the Keras variables that are still to be created."""
     return list(global_state.get_global_attribute("uninitialized_variables") or ())
+
+
+@contextlib.contextmanager
+def creating_now() -> Iterator[None]:
+    """Has Keras create variables at once, also while it traces a model to build it."""
+    scope = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        with tf.init_scope():
+            yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", scope)
+
+
+def is_recorded() -> bool:
+    """Whether a gradient tape may record what is computed now."""
+    return bool(record.could_possibly_record())
 
 
 def value_of(variable: keras.Variable) -> Any:

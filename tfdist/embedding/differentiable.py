@@ -89,7 +89,10 @@ def _block_and_gradient(
     find: Find | None,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.IndexedSlices, list[tf.Tensor]]]]:
     """Returns the block of one shard, and the function that computes its gradients."""
-    with tf.device(_device_of(shard)):
+    # TensorFlow keeps each custom gradient for good: it must hold no table.
+    device, dtype, shape = _device_of(shard), shard.dtype, shard.shape.as_list()
+    has_ids = find is not None
+    with tf.device(device):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
         # Where a sum follows a gather of unique ids, TensorFlow's graph optimizer has the
@@ -115,25 +118,24 @@ def _block_and_gradient(
         block = tf.cast(block, shard.dtype)
 
     def gradient(d_block: tf.Tensor) -> tuple[tf.IndexedSlices, list[tf.Tensor]]:
-        with tf.device(_device_of(shard)):
+        with tf.device(device):
             d_block = _computable(d_block)
             d_clipped = rows_gradient(
                 d_block, index, segments, all_weights, tf.size(unique_ids)
             )
-            d_rows = tf.cast(clip_gradient(d_clipped, rows, max_norm), shard.dtype)
-            shape = tf.constant(shard.shape.as_list())
+            d_rows = tf.cast(clip_gradient(d_clipped, rows, max_norm), dtype)
             # The weights that `_filled_up` added are constants and have no gradient.
             by_weights = [
                 weights_gradient(d_block, clipped, index, segments)[: tf.size(each)]
                 for each in weights
             ]
-            if find is None:
-                return tf.IndexedSlices(d_rows, numbers, shape), by_weights
+            if not has_ids:
+                return tf.IndexedSlices(d_rows, numbers, tf.constant(shape)), by_weights
             is_there = tf.not_equal(numbers, ABSENT)
             return tf.IndexedSlices(
                 tf.boolean_mask(d_rows, is_there),
                 tf.boolean_mask(numbers, is_there),
-                tf.cast(shape, numbers.dtype),
+                tf.constant(shape, numbers.dtype),
             ), by_weights
 
     return block, gradient

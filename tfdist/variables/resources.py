@@ -68,7 +68,8 @@ class Numbers(Resource):
     """
 
     def __init__(self, device: str, values: Any, dtype: tf.DType = tf.int64) -> None:
-        initial = tf.constant(values, dtype)
+        with tf.init_scope():
+            initial = tf.constant(values, dtype)
         self._shape, self._dtype = initial.shape, dtype
         super().__init__("VarHandleOp", device, dtype=dtype, shape=initial.shape)
         with tf.init_scope(), tf.device(device):

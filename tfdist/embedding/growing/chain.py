@@ -7,6 +7,7 @@ training has touched since its parent, and the ids that have lost theirs. Pure.
 import json
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 MANIFEST = "manifest.json"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
+_COPY = "If it was copied, copy it again: the folder is complete before it has its name"
 _FOLDER = re.compile(r"export-\d{6}")
 
 
@@ -66,13 +68,16 @@ def period_of(every: str) -> float | None:
 
 def written(directory: Path) -> dict[int, Export]:
     """Returns the exports of a directory, by their numbers."""
-    folders = directory.iterdir() if directory.exists() else ()
-    found = [
-        Export(**json.loads((each / MANIFEST).read_text()))
-        for each in folders
-        if _FOLDER.fullmatch(each.name)
-    ]
-    return {each.number: each for each in found}
+    folders = directory.iterdir() if directory.is_dir() else ()
+    found = [_manifest(each) for each in folders if _FOLDER.fullmatch(each.name)]
+    return {export.number: export for export in found}
+
+
+def _manifest(folder: Path) -> Export:
+    try:
+        return Export(**json.loads((folder / MANIFEST).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ChainError(f"{folder} has no whole manifest: {error}. {_COPY}") from error
 
 
 def as_json(export: Export) -> str:
@@ -122,22 +127,47 @@ def read_export(
         number: Of the export; None for the newest.
 
     Raises:
-        ValueError: If it is not there, or one that it builds on is not.
+        ValueError: If it is not there, or one that it builds on is not, or a file of one
+            of them is missing or cut off.
     """
     there = written(Path(directory))
-    number = max(there, default=1) if number is None else number
+    if not there:
+        raise ChainError(
+            f"there is no export in {directory}: name that of a DeltaExport"
+        )
+    number = max(there) if number is None else number
     found: dict[str, dict[int, np.ndarray]] = {}
     for export in chain_to(number, there):
         folder = Path(directory) / export.folder
         for path, about in export.tables.items():
             rows = found.setdefault(path, {})
-            with np.load(folder / f"{about['index']}-removed.npz") as file:
-                for each in file["ids"].tolist():
-                    rows.pop(each, None)
-            for name in folder.glob(f"{about['index']}-[0-9]*.npz"):
-                with np.load(name) as file:
-                    rows.update(zip(file["ids"].tolist(), file["rows"], strict=True))
+            removed, parts = _files(folder, about)
+            for gone in removed.tolist():
+                rows.pop(gone, None)
+            for ids, values in parts:
+                rows.update(zip(ids.tolist(), values, strict=True))
     return {
         path: (np.array(list(rows), np.int64), np.array(list(rows.values())))
         for path, rows in found.items()
     }
+
+
+def _files(
+    folder: Path, about: Mapping[str, int]
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """Returns the ids that a table has lost, and its rows, in parts."""
+    try:
+        with np.load(folder / f"{about['index']}-removed.npz") as file:
+            removed = file["ids"]
+        parts = []
+        for name in sorted(folder.glob(f"{about['index']}-[0-9]*.npz")):
+            with np.load(name) as file:
+                parts.append((file["ids"], file["rows"]))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ChainError(f"{folder} cannot be read: {error}. {_COPY}") from error
+    rows = sum(len(ids) for ids, _ in parts)
+    if rows != about["rows"] or len(removed) != about["removed"]:
+        raise ChainError(
+            f"{folder} has {rows} rows of a table that had {about['rows']}. {_COPY}"
+        )
+    return removed, parts

@@ -52,7 +52,7 @@ class DeltaExport(keras.callbacks.Callback):
     Args:
         directory: Where the exports are; a later `fit` adds to them.
         every: `"epoch"`, or the least time between two, such as `"10min"`: the first epoch
-            that ends after it exports. Give `fit` `steps_per_epoch` if epochs are long.
+            that ends after it exports, and so does the end of `fit`. Give `fit` `steps_per_epoch` if epochs are long.
         keep: How many of the newest exports stay, with all that they build on.
         longest_chain: After so many exports that build on each other comes a full one.
 
@@ -80,10 +80,11 @@ class DeltaExport(keras.callbacks.Callback):
         self._directory = Path(directory)
         self._keep, self._longest = keep, longest_chain
         self._last: _Written | None = None
+        self._is_due = True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks the model."""
-        self._last = None
+        self._last, self._is_due = None, True
         tables = self._tables()
         if not tables:
             raise ValueError(
@@ -100,10 +101,16 @@ class DeltaExport(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Exports, if it is time."""
         last, period = self._last, self._period
-        if last and period and time.monotonic() - last.at < period:
-            return
-        join_steps(self.model)
-        self.export()
+        self._is_due = not (last and period and time.monotonic() - last.at < period)
+        if self._is_due:
+            join_steps(self.model)
+            self.export()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Exports what the last epochs have changed, if it was not time at their ends."""
+        if not self._is_due:
+            join_steps(self.model)
+            self.export()
 
     def export(self) -> Path:
         """Writes an export now, and returns its folder."""

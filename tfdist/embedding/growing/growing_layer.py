@@ -108,6 +108,11 @@ class GrowingLayer(keras.layers.Layer):
 
     def build(self, input_shape: Any = None) -> None:
         """Reserves the table."""
+        # Keras may be tracing a model, to build it.
+        with _tf.creating_now():
+            self._build()
+
+    def _build(self) -> None:
         self._strategy = tf.distribute.get_strategy()
         num_ps = getattr(self._strategy, "num_ps", 1)
         _check_strategy(self._strategy, num_ps)
@@ -149,6 +154,9 @@ class GrowingLayer(keras.layers.Layer):
 
     def creates(self, training: Any) -> bool:
         """Whether a call gives ids rows."""
+        if training is None:
+            # Keras tells a model's layers nothing if its own `call` does not take it.
+            training = _tf.is_recorded()
         return bool(training) and self.trainable
 
     def _ids(self, values: Any) -> tf.Tensor:
@@ -194,7 +202,8 @@ class GrowingLayer(keras.layers.Layer):
 
         Raises:
             RuntimeError: If training steps are under way.
-            ValueError: If ids repeat, or the rows have another shape.
+            ValueError: If ids repeat, or are more than `max_rows`, or the rows have
+                another shape.
         """
         self._check_quiet("upsert")
         ids, rows = self._as_vector(ids), np.asarray(rows, self.variable_dtype)
@@ -204,6 +213,11 @@ class GrowingLayer(keras.layers.Layer):
                 f"{len(ids)} ids; received {rows.shape}"
             )
         check_once(ids)
+        if len(ids) > self.max_rows:
+            raise ValueError(
+                f"upsert: {len(ids)} ids cannot have rows in a table with max_rows="
+                f"{self.max_rows}: build it with more, or set fewer rows"
+            )
         return self.table.upsert(ids, rows)
 
     def remove(self, ids: Any) -> int:
@@ -228,7 +242,11 @@ class GrowingLayer(keras.layers.Layer):
         """Yields all ids and their rows, at most `chunk` at a time.
 
         Strings are there by their hashes.
+
+        Raises:
+            ValueError: If `chunk` is no number of rows.
         """
+        checks.positive(chunk=chunk)
         self._check_built()
         yield from self.table.export(chunk)
 

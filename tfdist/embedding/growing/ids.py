@@ -37,11 +37,14 @@ def ids_of(values: Any, key_dtype: str, path: str) -> tf.Tensor:
             f"the ids of {path} are uint64, of which int64 has half: cast them, "
             "for example with tf.bitcast(ids, tf.int64), which keeps them apart"
         )
+    if values.dtype == tf.bool:
+        raise TypeError(f"the ids of {path} are bool: cast them to int64")
     if not values.dtype.is_integer:
         # A float32 has 24 bits, with which large ids would become equal to others.
         raise TypeError(
-            f"the ids of {path} are {values.dtype.name}, which rounds large ids: "
-            "cast them to int64 where they are still whole"
+            f"the ids of {path} are {values.dtype.name}, which rounds large ids: cast "
+            "them to int64 where they are still whole, and begin the model with "
+            "keras.Input(shape, dtype='int64')"
         )
     return tf.cast(values, tf.int64)
 

@@ -58,8 +58,13 @@ class DynamicEmbedding(GrowingLayer):
         ValueError: If a size is not positive, or the initializer needs more than a seed.
     """
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        """Looks up ids: `S + [output_dim]` for ids of shape S."""
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Looks up ids: `S + [output_dim]` for ids of shape S.
+
+        Args:
+            inputs: The ids.
+            training: Whether ids without a row get one; by default, if a tape records.
+        """
         flat = tf.nest.flatten(inputs)
         ids = [self._ids(_values(each)) for each in flat]
         sizes = [tf.size(each) for each in ids]
@@ -73,7 +78,7 @@ class DynamicEmbedding(GrowingLayer):
         ]
         return tf.nest.pack_sequence_as(inputs, found)
 
-    def compute_output_spec(self, inputs: Any, training: bool = False) -> Any:
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the spec of the output."""
         return tf.nest.map_structure(
             lambda each: keras.KerasTensor(
@@ -124,7 +129,9 @@ class DynamicEmbeddingBag(GrowingLayer):
         dtype = tf.as_dtype(self.variable_dtype)
         return checks.Table(None, [], self.output_dim, dtype, self.path, DIV)
 
-    def call(self, inputs: Any, weights: Any = None, training: bool = False) -> Any:
+    def call(
+        self, inputs: Any, weights: Any = None, training: bool | None = None
+    ) -> Any:
         """Looks up a batch of bags: `[batch, output_dim]`; zeros for a bag without ids."""
         bag = batch.bag(self._checked, *self._bags(inputs, weights), has_bounds=False)
         total = self.table.sum_bags(bag, self.combiner, self.creates(training))
@@ -141,7 +148,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         return batch.bags(self._ids(inputs), weights, padding, self.path)
 
     def compute_output_spec(
-        self, inputs: Any, weights: Any = None, training: bool = False
+        self, inputs: Any, weights: Any = None, training: bool | None = None
     ) -> Any:
         """Returns the spec of the output: `[batch, output_dim]`."""
         shape = (inputs.shape[0], self.output_dim)

@@ -81,7 +81,8 @@ def _chosen(bag: Bag, places: tf.Tensor) -> routing.Entries:
 
 
 def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tensor:
-    device = device_of(part)
+    # TensorFlow keeps each custom gradient for good: it must hold neither part nor shard.
+    device, shape = device_of(part), part.shape.as_list()
 
     @tf.custom_gradient
     def rows_of(handle: tf.Tensor) -> Any:
@@ -98,7 +99,7 @@ def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tenso
                 return tf.IndexedSlices(
                     tf.boolean_mask(d_values, is_there),
                     tf.boolean_mask(rows, is_there),
-                    tf.constant(part.shape.as_list(), tf.int64),
+                    tf.constant(shape, tf.int64),
                 )
 
         return values, gradient

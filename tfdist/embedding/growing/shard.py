@@ -187,8 +187,6 @@ class Shard:
             self._counts.remove(admitted),
         ]
 
-    # A save is traced anew each time, and this is most of what it traces.
-    @tf.function(autograph=False)
     def in_use(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns all ids and their rows, which ascend."""
         with tf.device(self.device):

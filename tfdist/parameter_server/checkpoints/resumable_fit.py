@@ -5,6 +5,7 @@ The callback below comes after all others, so that it sees their state after eac
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,11 @@ class ResumableFit(keras.callbacks.Callback):
                 variables.read(path, **groups)
             except (CheckpointMismatchError, *_LOST_PS_ERRORS):
                 raise
+            except tf.errors.InvalidArgumentError as error:
+                # Not the file is at fault: a table that grows is of another kind.
+                raise CheckpointMismatchError(
+                    f"the checkpoint {path} is of another model: {_said_by(error)}"
+                ) from error
             except _CORRUPTION_ERRORS as error:
                 self._store.skip(path, reason(str(error)).partition("\n")[0])
                 path = next(self._found, None)
@@ -269,3 +275,9 @@ def _tell_of_other_data(snapshot: Snapshot, feed: Feed) -> None:
         "epoch may leave out examples, or use some again. The next epoch uses each once",
         changed,
     )
+
+
+def _said_by(error: tf.errors.InvalidArgumentError) -> str:
+    """Returns what an assertion says, without TensorFlow's words around it."""
+    found = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
+    return found[1] if found else reason(error.message).partition("\n")[0]
