@@ -80,7 +80,6 @@ from tfdist._tf.keras_objects import (
     functional_of,
     global_seed_generator,
     global_seed_generator_kept,
-    is_recorded,
     keeping_losses,
     losses_of_call,
     metric_function,

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional, operation_fn
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import context
 
 
 def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
@@ -37,11 +37,6 @@ def creating_now() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
-
-
-def is_recorded() -> bool:
-    """Whether a gradient tape may record what is computed now."""
-    return bool(record.could_possibly_record())
 
 
 def value_of(variable: keras.Variable) -> Any:

@@ -156,7 +156,7 @@ class GrowingLayer(keras.layers.Layer):
         """Whether a call gives ids rows."""
         if training is None:
             # Keras tells a model's layers nothing if its own `call` does not take it.
-            training = _tf.is_recorded()
+            training = _tf.could_be_recorded()
         return bool(training) and self.trainable
 
     def _ids(self, values: Any) -> tf.Tensor:
