@@ -297,6 +297,9 @@ def test_a_killed_task_starts_all_again_where_they_can_resume(launcher, options)
         "is_again = mine.exists()\n"
         "mine.touch()\n"
         "if '1' in task and not is_again:\n"
+        # Else worker:0, started again, would take itself for the first.
+        "    while not pathlib.Path('again-0').exists():\n"
+        f"        {SLEEP}\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "while not is_again:\n"
         f"    {SLEEP}\n"
