@@ -106,10 +106,12 @@ def model(ids, weighted):
                 weight_bytes=4 * weighted,
             )
         )
+    # A message begins with the number of its ids, which the model does not count.
+    beside = len(plain) * sizes["id_bytes"]
     return {
-        "plain": sum(plain),
-        "aggregated": sum(aggregated),
-        "chosen": sum(map(min, plain, aggregated)),
+        "plain": beside + sum(plain),
+        "aggregated": beside + sum(aggregated),
+        "chosen": beside + sum(map(min, plain, aggregated)),
     }
 
 

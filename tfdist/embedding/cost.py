@@ -2,7 +2,8 @@
 
 Both formulas are for one shard and one training step: what is sent to the ps, what comes
 back, and the gradient. They accept numbers, NumPy arrays and tensors. The overhead of
-messages is not counted; both routes send the same messages.
+messages, with the number of ids that each begins with, is not counted; both routes send
+the same messages.
 
 With a table of `P` shards, a batch of `B` rows moves at most
 `2 * P * B * dim * itemsize` bytes if it is summed on the ps, however many ids a row has,
