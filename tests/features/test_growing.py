@@ -268,6 +268,9 @@ def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
     table.upsert(IDS[:3], np.ones((3, DIM)))
     model.load_weights(path)
     np.testing.assert_allclose([fit(), fit()], losses, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"table that grows.*\.keras file"):
+        model.save(tmp_path / "old.h5")
+    assert not (tmp_path / "old.h5").exists()
 
 
 def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):

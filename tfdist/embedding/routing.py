@@ -50,14 +50,17 @@ def split(
     entries: Entries, sizes: Sequence[int], partition_strategy: str
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
-    ids, segments, weights = entries
-    shards, rows = locate(ids, sizes, partition_strategy)
+    shards, rows = locate(entries.rows, sizes, partition_strategy)
     # Where they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
+    return deal(entries._replace(rows=rows), tf.cast(shards, tf.int32), len(sizes))
+
+
+def deal(entries: Entries, owners: tf.Tensor, num_shards: int) -> list[Entries]:
+    """Returns the entries of every shard, from the shard of each: int32."""
+    rows, segments, weights = entries
     # `tf.dynamic_partition` keeps the order, so the segments of a shard still ascend.
-    positions = tf.dynamic_partition(
-        tf.range(tf.size(ids)), tf.cast(shards, tf.int32), len(sizes)
-    )
+    positions = tf.dynamic_partition(tf.range(tf.size(rows)), owners, num_shards)
     return [
         Entries(
             tf.gather(rows, chosen),

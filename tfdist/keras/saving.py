@@ -54,7 +54,7 @@ def install() -> None:
         ("save", keras.Model, "save_weights"),
         ("save", _tf.saving_lib, "save_model"),
         ("save", _tf.saving_lib, "save_weights_only"),
-        ("save", _tf.legacy_h5_format, "save_model_to_hdf5"),
+        ("hdf5", _tf.legacy_h5_format, "save_model_to_hdf5"),
         ("export", keras.Model, "export"),
         ("load", _tf.saving_lib, "load_weights_only"),
         ("checkpoint", tf.train.Checkpoint, "save"),

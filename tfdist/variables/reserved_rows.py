@@ -34,3 +34,13 @@ def warn_of_full_tables(model: keras.Model) -> None:
     """Asks each growing table for its state, by which a full one warns, once."""
     for table in tables_that_grow(model).values():
         table.states()
+
+
+def refuse_tables_that_grow(model: keras.Model) -> None:
+    """Checks that no weight is a table that grows.
+
+    Raises:
+        ReservedRowsError: If one is.
+    """
+    for path in tables_that_grow(model):
+        raise refusal_of(path)

@@ -5,6 +5,7 @@ import queue
 import secrets
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -70,10 +71,20 @@ class Numbers(Resource):
     def __init__(self, device: str, values: Any, dtype: tf.DType = tf.int64) -> None:
         with tf.init_scope():
             initial = tf.constant(values, dtype)
-        self._shape, self._dtype = initial.shape, dtype
-        super().__init__("VarHandleOp", device, dtype=dtype, shape=initial.shape)
+        self._create(device, initial.shape, dtype, lambda: initial)
+
+    def _create(
+        self,
+        device: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        initial: Callable[[], tf.Tensor],
+    ) -> None:
+        """Creates the variable, with a value that is computed on the ps."""
+        self._shape, self._dtype = shape, dtype
+        super().__init__("VarHandleOp", device, dtype=dtype, shape=shape)
         with tf.init_scope(), tf.device(device):
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=initial)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=initial())
 
     def read(self) -> tf.Tensor:
         """Reads them."""
@@ -121,7 +132,7 @@ class Numbers(Resource):
             )
 
     def set_at(self, index: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-        """Sets one of them."""
+        """Sets some of them."""
         with tf.device(self.device):
             return tf.raw_ops.ResourceScatterUpdate(
                 resource=self.handle, indices=index, updates=value

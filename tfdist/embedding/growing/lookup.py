@@ -61,23 +61,14 @@ def sum_bags(
     """
     row_bytes = parts[0].shape[1] * parts[0].dtype.size
     owners = owners_of(bag.ids, len(parts))
-    places = tf.dynamic_partition(tf.range(tf.size(owners)), owners, len(parts))
+    entries = routing.Entries(bag.ids, bag.segments, bag.weights)
     routes = [
-        routing.choose(_chosen(bag, place), row_bytes, aggregate=None).route
-        for place in places
+        routing.choose(of_shard, row_bytes, aggregate=None).route
+        for of_shard in routing.deal(entries, owners, len(parts))
     ]
     find = [shard.find_or_create if creates else shard.find for shard in shards]
     blocks = sums_on_shards(parts, routes, find=find)
     return combined(blocks, routes, bag, combiner)
-
-
-def _chosen(bag: Bag, places: tf.Tensor) -> routing.Entries:
-    weights = bag.weights
-    return routing.Entries(
-        tf.gather(bag.ids, places),
-        tf.gather(bag.segments, places),
-        None if weights is None else tf.gather(weights, places),
-    )
 
 
 def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tensor:

@@ -5,10 +5,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.variables.initial_value import Unwritten
-from tfdist.variables.resources import Resource
+from tfdist.variables.resources import Numbers
 
 
-class Reserved(Resource):
+class Reserved(Numbers):
     """Numbers on a ps of which only those that were written take memory.
 
     Nobody reads one that was not written, nor all of them at once: that would take the
@@ -21,36 +21,8 @@ class Reserved(Resource):
     """
 
     def __init__(self, device: str, size: int, dtype: tf.DType = tf.int64) -> None:
-        self._dtype = dtype
-        super().__init__("VarHandleOp", device, dtype=dtype, shape=[size])
-        with tf.init_scope(), tf.device(device):
-            tf.raw_ops.AssignVariableOp(
-                resource=self.handle, value=Unwritten()([size], dtype)
-            )
-
-    def at(self, rows: tf.Tensor) -> tf.Tensor:
-        """Reads some of them."""
-        with tf.device(self.device):
-            values = tf.raw_ops.ResourceGather(
-                resource=self.handle, indices=rows, dtype=self._dtype
-            )
-        values.set_shape(rows.shape)
-        return values
-
-    def add_at(self, rows: tf.Tensor, values: Any) -> tf.Operation:
-        """Adds to some of them, of which each is there once."""
-        with tf.device(self.device):
-            return tf.raw_ops.ResourceScatterNdAdd(
-                ref=self.handle,
-                indices=tf.expand_dims(rows, -1),
-                updates=values,
-                use_locking=True,
-            )
-
-    def set_at(self, rows: tf.Tensor, values: Any) -> tf.Operation:
-        """Sets some of them."""
-        with tf.device(self.device):
-            return set_rows(self.handle, rows, values)
+        shape = tf.TensorShape([size])
+        self._create(device, shape, dtype, lambda: Unwritten()(shape, dtype))
 
 
 def set_rows(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> tf.Operation:

@@ -103,9 +103,8 @@ class GrowingTable:
 
         return write
 
-    def initializer_of_slot(self, name: str, initializer: Any) -> SlotOfRows:
-        """Returns what creates a slot: see `slots.initializer_of_slot`."""
-        return initializer_of_slot(name, initializer)
+    # For whoever creates a slot, and knows the table alone.
+    initializer_of_slot = staticmethod(initializer_of_slot)
 
     def add_slot(self, slot: Any, initializer: SlotOfRows) -> None:
         """Has each row that is created from now on begin with a row of the slot, too."""

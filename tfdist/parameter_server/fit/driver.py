@@ -44,7 +44,7 @@ from tfdist.parameter_server.steps.train_steps import TrainSteps
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 from tfdist.placement.link_use import STEPS, LinkUse, Traffic
-from tfdist.variables.reserved_rows import warn_of_full_tables
+from tfdist.variables.reserved_rows import refuse_tables_that_grow, warn_of_full_tables
 
 _log = logging.getLogger("tfdist")
 
@@ -291,6 +291,9 @@ class ParameterServerDriver(DefaultDriver):
         self, model: Any, operation: str
     ) -> contextlib.AbstractContextManager[Any]:
         """Makes a save contain all steps so far, and no part of a later step."""
+        if operation == "hdf5":
+            # Before Keras has opened the file.
+            refuse_tables_that_grow(model)
         if operation == "export":
             self._in_flight.join()
             return with_whole_variables(model)
