@@ -24,7 +24,7 @@ from launch.plan import (
 )
 from launch.supervise.handle import Handle
 from launch.supervise.processes import check_platform
-from tf_config import Cluster, Task, TFConfig, contract
+from tf_config import Cluster, ClusterError, Task, TFConfig, contract
 
 
 class LogDirError(ValueError):
@@ -61,6 +61,12 @@ def local_cluster(
         PlatformError: If this machine does not run Linux.
     """
     check_platform()
+    for name, count in (("num_ps", num_ps), ("num_workers", num_workers)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ClusterError(
+                f"{name} is how many tasks to start, a whole number from 0; "
+                f"received {count!r}"
+            )
     counts = {
         "chief": int(chief),
         "ps": num_ps,

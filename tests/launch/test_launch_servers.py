@@ -14,6 +14,7 @@ import pytest
 
 import launch
 from launch.remote import host
+from tf_config import ClusterError
 
 from ..launch_programs.launcher import PROGRAMS, ROOT, marked
 from ..support.deadline import STARTUP_DEADLINE
@@ -81,6 +82,12 @@ def test_servers_that_do_not_start_raise(serve, monkeypatch):
         serve(),
     ):
         pytest.fail("the context was entered")
+
+
+@pytest.mark.parametrize("counts", [(-1, 2), (1, -1), ("2", 1), (1, 1.5), (True, 1)])
+def test_counts_that_are_none_are_named(counts):
+    with pytest.raises(ClusterError, match="a whole number from 0; received"):
+        launch.local_cluster(*counts)
 
 
 def test_port_that_somebody_took_is_named_with_its_taker(tmp_path, capfd, monkeypatch):
