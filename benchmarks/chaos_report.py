@@ -118,7 +118,9 @@ def section(measured: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Writes or checks the document, and returns the exit status."""
-    sections = {"chaos": section(pages.measured("chaos"))}
+    sections = {
+        "chaos": f"{section(pages.measured('chaos'))}\n{pages.recorded('chaos')}"
+    }
     page = pages.DOCS / "measured-faults.md"
     return pages.publish(page, sections, "--check" in arguments)
 

@@ -236,7 +236,8 @@ def _ends(values: Sequence[float]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Writes the document, or checks it; returns the exit status."""
-    tables = markdown(pages.measured("embedding_traffic"))
+    name = "embedding_traffic"
+    tables = f"{markdown(pages.measured(name))}\n{pages.recorded(name)}"
     page = pages.DOCS / "embeddings.md"
     sections = {"embedding-traffic": f"\n{tables}\n"}
     return pages.publish(page, sections, "--check" in argv)

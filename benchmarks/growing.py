@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"growing.py: {error}", file=sys.stderr)
             return 2
         done[part] = {"command": command(), "load_average": load, "found": found}
-        keep(values.json, done)
+        keep(values.json, done, [part])
     with contextlib.suppress(KeyError):
         print(growing_report.markdown(done))
     return 0

@@ -216,7 +216,7 @@ def main(arguments: Sequence[str]) -> int:
     done = pages.measured("local_updates")
     return pages.publish(
         pages.DOCS / "measured-local-updates.md",
-        {"local-updates": section(done)},
+        {"local-updates": f"{section(done)}\n{pages.recorded('local_updates')}"},
         "--check" in arguments,
         pages.Plot(PLOT, curves(done), draw),
     )

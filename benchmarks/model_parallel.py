@@ -189,7 +189,7 @@ def sections(measured: Mapping[str, Any]) -> dict[str, str]:
         "speed": speed_table(measured),
         "memory": memory_table(measured),
         "bytes": bytes_table(measured),
-        "staleness": accuracy_table(measured),
+        "staleness": f"{accuracy_table(measured)}\n{pages.recorded('model_parallel')}",
     }
 
 
@@ -214,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
             found[part] = in_one_process(part)
         found.setdefault("load", {})[part] = os.getloadavg()[0]
         print(part, json.dumps(found[part]), flush=True)
-        turns.keep(FLAGS.json, found)
+        turns.keep(FLAGS.json, found, [part])
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
+from turns import WHOLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,8 +78,27 @@ def table(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
+def recorded(*names: str) -> str:
+    """Returns at which commits, on which days, benchmarks were recorded."""
+    when: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for part, (commit, date) in measured(name)["recorded"].items():
+            parts = when.setdefault((commit, date), [])
+            parts.append(name if part == WHOLE else part)
+    which = (
+        f": {'; '.join(parts)}" if len(when) > 1 else "" for parts in when.values()
+    )
+    return "".join(
+        f"Recorded at commit `{commit}` on {date}{parts}.\n"
+        for (commit, date), parts in zip(when, which, strict=True)
+    )
+
+
 def publish(
-    page: Path, sections: Mapping[str, str], is_check: bool, plot: Plot | None = None
+    page: Path,
+    sections: Mapping[str, str],
+    is_check: bool,
+    plot: Plot | None = None,
 ) -> int:
     """Writes a page and its plot, or checks them.
 

@@ -263,7 +263,7 @@ def _command(workload: str, num_ps: int, num_workers: int, names: list[str]) -> 
 def _record(path: Path, found: Sequence[Measured]) -> None:
     """Writes what was found, beside what the file has on other workloads."""
     rows = [each.to_dict() for each in merged(peers_report.read(path), found)]
-    keep(str(path), {"workloads": rows})
+    keep(str(path), {"workloads": rows}, [each.workload for each in found])
 
 
 def _end_in_order() -> None:

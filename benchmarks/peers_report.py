@@ -158,7 +158,11 @@ def main(argv: Sequence[str]) -> int:
     is_check = "--check" in argv
     if every and not is_check:
         plot(every, PLOT)
-    return pages.publish(pages.DOCS / "peers.md", {"numbers": page(every)}, is_check)
+    return pages.publish(
+        pages.DOCS / "peers.md",
+        {"numbers": f"{page(every)}\n{pages.recorded('peers')}"},
+        is_check,
+    )
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ def sections(measured: dict) -> dict[str, str]:
         "scale": (
             f"Planning a model of {size.variables:,} variables for {size.num_ps:,} ps "
             f"takes {size.seconds:.1f} s and reaches {size.planned:.4f} with {size.cuts} "
-            "cuts.\n"
+            f"cuts.\n\n{pages.recorded('placement_balance')}"
         ),
     }
 

@@ -4,11 +4,13 @@ Contenders take turns, so that other load affects all of them alike, and ratios 
 turns that followed each other.
 """
 
+import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# What a benchmark without parts records.
+WHOLE = "all"
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,43 @@ def kept(path: str | None) -> dict[str, Any]:
     return json.loads(Path(path).read_text()) if path and Path(path).exists() else {}
 
 
-def keep(path: str | None, found: Any, indent: int | None = 1) -> None:
-    """Writes what was measured, if there is a file for it."""
+def keep(
+    path: str | None,
+    found: dict[str, Any],
+    parts: Iterable[str] = (WHOLE,),
+    indent: int | None = 1,
+) -> None:
+    """Writes what was measured, if there is a file for it.
+
+    Args:
+        path: The file, or None.
+        found: All that it is to hold.
+        parts: Those measured now, by this commit; the file keeps when others were.
+        indent: As `json.dumps` has it.
+    """
     if path:
-        Path(path).write_text(json.dumps(found, indent=indent) + "\n")
+        recorded = kept(path).get("recorded", {}) | dict.fromkeys(parts, _commit())
+        text = json.dumps({**found, "recorded": recorded}, indent=indent)
+        Path(path).write_text(text + "\n")
+
+
+def _commit() -> list[str]:
+    """Returns the commit checked out, with a + if files were changed since, and the date."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    name, changed = (
+        subprocess.run(
+            [*git, *arguments], capture_output=True, text=True, check=True
+        ).stdout
+        for arguments in (
+            ["rev-parse", "--short=7", "HEAD"],
+            [
+                "status",
+                "--porcelain",
+                "--untracked-files=no",
+                "--",
+                ":/tfdist",
+                ":/launch",
+            ],
+        )
+    )
+    return [name.strip() + "+" * bool(changed), f"{datetime.date.today()}"]

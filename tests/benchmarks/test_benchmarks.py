@@ -33,6 +33,26 @@ def test_the_page_has_what_was_measured(benchmark, subject):
     assert benchmark(f"{subject}_report").main(["--check"]) == 0
 
 
+def test_a_file_keeps_at_which_commit_each_part_was_measured(
+    benchmark, monkeypatch, tmp_path
+):
+    turns, pages = benchmark("turns"), benchmark("pages")
+    path = tmp_path / "work.json"
+    path.write_text('{"recorded": {"old": ["1234567", "2026-01-02"]}}')
+    turns.keep(str(path), {"old": 1, "new": 2}, ["new"])
+    found = json.loads(path.read_text())
+    assert (found["old"], found["new"]) == (1, 2)
+    commit, day = found["recorded"]["new"]
+    git = ["git", "-C", ROOT, "rev-parse", "--short=7", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout
+    assert commit.rstrip("+") == head.strip()
+    monkeypatch.setattr(pages, "MEASURED", tmp_path)
+    assert pages.recorded("work") == (
+        "Recorded at commit `1234567` on 2026-01-02: old.\n"
+        f"Recorded at commit `{commit}` on {day}: new.\n"
+    )
+
+
 @pytest.fixture
 def results(benchmark):
     return benchmark("results")
