@@ -36,8 +36,8 @@ FEATURES, BATCH = 64, 256
 def define_flags() -> None:
     """Defines the command-line flags."""
     flags.DEFINE_bool("alone", False, "Train in this process, without stages.")
-    flags.DEFINE_integer("allowed_mb", 950, "More than a process begins with.")
-    flags.DEFINE_integer("layers", 8, "Large layers of the model.", lower_bound=2)
+    flags.DEFINE_integer("allowed_mb", 850, "More than a process begins with.")
+    flags.DEFINE_integer("layers", 12, "Large layers of the model.", lower_bound=2)
     flags.DEFINE_integer("units", 2048, "Of each layer.", lower_bound=1)
     flags.DEFINE_integer("microbatches", 4, "Of each batch.", lower_bound=1)
     flags.DEFINE_integer("epochs", 3, "Passes over the data.", lower_bound=1)
