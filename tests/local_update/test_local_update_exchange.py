@@ -265,7 +265,7 @@ def test_a_worker_that_does_something_else_mixes_with_nobody(ends_early, others)
         exchange.mean(vector)
         try:
             if me == 1 and ends_early == "part":
-                exchange.part()
+                exchange.barrier()
             elif me == 1:
                 exchange.fit = 2
             if others == "mean":

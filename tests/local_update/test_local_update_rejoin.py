@@ -247,6 +247,26 @@ def test_a_worker_that_starts_with_the_others_is_not_taken_for_one_that_was_lost
     assert rejoining.is_expected(transport, 2, 3)
 
 
+def test_a_server_that_joins_last_is_not_taken_for_one_that_was_lost():
+    crew = Crew(2)
+    waits = threading.Event()
+    transport = crew.exchanges[1]._transport
+    read = transport.read
+    transport.read = lambda *place: waits.set() or read(*place)
+
+    def work(index, exchange):
+        expected = None
+        if index == 0:
+            assert waits.wait(DEADLINE)
+            expected = rejoining.is_expected(crew.transport(0), 0, 2)
+        exchange.barrier()
+        exchange.to_lead(np.zeros(1))
+        exchange.from_lead(np.zeros(1), 0)
+        return expected
+
+    assert crew.run(work) == {0: False, 1: None}
+
+
 class FakeWorkers:
     """What `SharedData` asks workers about, without others."""
 

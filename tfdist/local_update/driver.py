@@ -147,7 +147,7 @@ class LocalUpdateDriver(DefaultDriver):
             if state is not None:
                 resume_at(model, None)
             self._mix(model).finish()
-            self._exchange.part()
+            self._exchange.barrier()
         except BaseException:
             # The others would wait for a worker that still runs, and trains no more.
             self._exchange.leave()

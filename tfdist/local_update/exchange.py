@@ -202,11 +202,11 @@ class Exchange(Messenger):
         return result.astype(vector.dtype)
 
     @in_turn
-    def part(self) -> None:
-        """Waits until all have come here: nobody needs a message of another any more."""
+    def barrier(self) -> None:
+        """Waits until all have come here, or have ended, which is not reported."""
         self.is_quiet = True
         try:
-            self._gather(Call.PART, NO_BYTES)
+            self._gather(Call.BARRIER, NO_BYTES)
         finally:
             self.is_quiet = False
 

@@ -27,7 +27,7 @@ class Call(enum.IntEnum):
     TO_LEAD = 2
     FROM_LEAD = 3
     AVERAGE = 4
-    PART = 5
+    BARRIER = 5
 
 
 @dataclasses.dataclass(frozen=True)
