@@ -251,6 +251,7 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "synchronous/test_multi_worker": (
         "test_trains_like_one_process[uneven]",
         "test_trains_like_one_process[rows_of_steps_in_one_call]",
+        "test_fit_continues_at_its_step_as_if_nothing_had_happened[arrays]",
     ),
     "recovery/test_recovery_cluster": (
         "test_tasks_are_lost_and_training_ends_as_planned[killed]",

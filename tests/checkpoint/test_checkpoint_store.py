@@ -167,6 +167,13 @@ def test_names_and_numbers(some):
     assert numbers(["checkpoint-1", "checkpoint-00000001.tmp", MANIFEST]) == []
 
 
+def test_a_run_that_ended_before_its_first_is_told_of(tmp_path, caplog):
+    CheckpointStore(tmp_path / "kept").close()
+    assert not caplog.text
+    CheckpointStore(tmp_path / "kept").close()
+    assert "kept has no checkpoint: the run before ended before its first" in caplog.text
+
+
 def test_a_position_in_data_is_written_whatever_bytes_it_has(tmp_path):
     no_text = [bytes([byte]) * 8 for byte in (0x8A, 0x8B, 0x8C)]
     data = tf.data.Dataset.range(2).flat_map(

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.checkpoint import kept_fit
 from tfdist.checkpoint.fit_state import CheckpointMismatchError
 from tfdist.checkpoint.keeper import Keeper
-from tfdist.checkpoint.kept_fit import OneProcess
+from tfdist.checkpoint.kept_fit import KeptFit, OneProcess
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.store import CorruptCheckpointError
 
@@ -125,6 +126,19 @@ def test_a_fit_that_had_ended_returns_at_once_or_goes_on(program, caplog):
     _, history, seen, _ = program(epochs=4)
     assert seen == [(3, step) for step in range(5)]
     assert history.epoch == [0, 1, 2, 3]
+
+
+def test_one_is_due_at_the_start_of_an_epoch_however_fast_the_steps_were(monkeypatch):
+    options = CheckpointOptions(None, interval=30.0, to_keep=3)
+    fit = KeptFit(options, None, OneProcess(), [], 2, lambda: None)
+    now = [0.0]
+    monkeypatch.setattr(kept_fit.time, "monotonic", lambda: now[0])
+    fit.on_train_begin()
+    for step in range(50):
+        now[0] += 0.001
+        assert not fit._is_due(step)
+    now[0] += 31.0  # Callbacks and an evaluation.
+    assert fit._is_due(0)
 
 
 def test_another_model_is_refused(program):

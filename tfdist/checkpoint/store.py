@@ -84,11 +84,19 @@ class CheckpointStore:
         self.directory = Path(os.path.abspath(directory))
         self._keep = keep
         self._corrupt: set[int] = set()
+        was_used = (self.directory / _LOCK).exists()
         self._lock = _locked(self.directory)
         # Left by a process that was killed: under the lock, nobody else is writing.
         for path in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path, ignore_errors=True)
         self._next = max(self._numbers(), default=-1) + 1
+        if was_used and not self._next:
+            # Its user expects a training that continues.
+            _log.warning(
+                "%s has no checkpoint: the run before ended before its first. fit begins "
+                "at its start",
+                self.directory,
+            )
 
     def close(self) -> None:
         """Releases the directory to other processes."""

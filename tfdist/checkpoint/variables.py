@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.variables.reserved_rows import growth_of
 from tfdist.variables.saveable import saved_by_a_function
 
 _FILE = "variables"
@@ -92,17 +93,13 @@ def describe(variables: Sequence[Any]) -> list[list[Any]]:
 
 def _shape_of(variable: Any) -> list[int | None]:
     shape = list(variable.shape)
-    return [None, *shape[1:]] if _grows(variable) else shape
-
-
-def _grows(variable: Any) -> bool:
-    return getattr(_tf.value_of(variable), "growth", None) is not None
+    return shape if growth_of(variable) is None else [None, *shape[1:]]
 
 
 def _bytes_of(variable: Any) -> int:
     """Returns how many bytes of a file a variable takes now, at most."""
     size = tf.as_dtype(variable.dtype).size
-    if not _grows(variable):
+    if growth_of(variable) is None:
         return math.prod(variable.shape) * size
     # What is only reserved is not written, and could be more than the disk has.
     rows = sum(shard.rows_in_use() for shard in _tf.value_of(variable).shards)

@@ -24,9 +24,16 @@ def refusal_of(name: str) -> ReservedRowsError:
     )
 
 
+def growth_of(variable: Any) -> Any:
+    """Returns the growing table whose rows a variable has on ps, or None."""
+    # Not by getattr: what synchronous workers sum up when it is read, such as a metric, looks
+    # for the attribute in that sum, and waits for the other workers.
+    return vars(_tf.value_of(variable)).get("growth")
+
+
 def tables_that_grow(model: keras.Model) -> dict[str, Any]:
     """Returns the growing tables of a model's weights on ps, by the weights' paths."""
-    found = {w.path: getattr(_tf.value_of(w), "growth", None) for w in model.weights}
+    found = {weight.path: growth_of(weight) for weight in model.weights}
     return {path: growth for path, growth in found.items() if growth is not None}
 
 
