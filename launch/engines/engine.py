@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from launch.engines.record import Record
+from tf_config.commands import as_typed
 
 Planned = TypeVar("Planned", contravariant=True)
 
@@ -95,4 +96,5 @@ def load(name: str) -> Engine[Any]:
 
 def tell(command: str, text: str) -> None:
     """Tells the user something beside a job's output, in the name of a command."""
-    print(f"launch.{command}: {text}", file=sys.stderr, flush=True)
+    said = as_typed(f"launch.{command}: {text}", sys.argv[0])
+    print(said, file=sys.stderr, flush=True)

@@ -106,11 +106,12 @@ class HostPlanner:
                 file=sys.stderr,
                 flush=True,
             )
-        # The name of a pod that does not run yet is not known yet either.
+        # The name of a pod that does not run yet is not known yet either, nor is a name with a
+        # typo, of which that host's own problem says more.
         unknown = {
             f"does not know the host {address}"
             for host, address in addresses.items()
-            if names[host] in absent
+            if names[host] in absent or not reports[names[host]].versions
         }
         return {
             host: replace(

@@ -24,6 +24,7 @@ PACKAGES = (
 # Those that may start without some hosts wait as long for these, after all others.
 _PATIENCE = 10.0
 _MOMENT = 0.1  # seconds
+_NOT_REACHED = 255  # ssh's own status; any other is that of the command.
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,10 @@ class _Question:
             words = errors.decode(errors="replace").strip().splitlines()
             why = "; ".join(words[-3:])
             why = why or f"status {self._process.returncode}, and no message"
-            python = self._asked["python"]
-            return Report((f"cannot be reached, or has no {python}: {why}",))
+            found = f"cannot be reached, or has no {self._asked['python']}"
+            if self._process.returncode == _NOT_REACHED:
+                found = "cannot be reached"
+            return Report((f"{found}: {why}",))
 
     def give_up(self) -> None:
         """Waits no more, since enough others have answered."""

@@ -78,8 +78,12 @@ class Agent:
                 signal.signal(signum, self._unlink)
         self._take(b"")
         if problem := self._await_turn() or self._identify() or self._start():
-            os.write(1, f"launch: cannot start on {_host()}: {problem}\n".encode())
-            self._code = CANNOT_START
+            self._code = 128 + signal.SIGTERM
+            if (
+                self._linked
+            ):  # Nobody needs to hear why a task that was ended did not start.
+                os.write(1, f"launch: cannot start on {_host()}: {problem}\n".encode())
+                self._code = CANNOT_START
         while self._linked and self._code is None:
             self._wait(woken, _NOW_AND_THEN if self._listens else _SOON)
             self._reap()

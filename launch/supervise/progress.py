@@ -25,7 +25,6 @@ _MOST_SHARES = 4
 
 def line(
     numbers: Mapping[str, float],
-    before: Mapping[str, float],
     restarts: int,
     age: float,
 ) -> str:
@@ -34,22 +33,17 @@ def line(
     Args:
         numbers: Of the report: `steps` in so many `seconds`, the mean `staleness`, and
             how many functions each worker has finished, by its name.
-        before: The numbers of the report before.
         restarts: How often the job has restarted tasks.
         age: Seconds since the report came.
 
-    >>> line({"steps": 90, "seconds": 2, "worker:0": 5, "worker:1": 9}, {}, 1, 0)
+    >>> line({"steps": 90, "seconds": 2, "worker:0": 5, "worker:1": 9}, 1, 0)
     '45 steps/s; worker:0 36%, worker:1 64%; 1 restart'
     """
     words = [f"{numbers['steps'] / numbers['seconds']:.3g} steps/s"]
     if age > _PATIENCE:
         words = [f"no step for {age:.0f} s"]
-    # A program that was restarted counts from 0 again.
-    done = {
-        name: count - (before.get(name, 0) if count >= before.get(name, 0) else 0)
-        for name, count in numbers.items()
-        if name.startswith("worker:")
-    }
+    # Since the program began: within a second, all that ends may be one worker's.
+    done = {each: n for each, n in numbers.items() if each.startswith("worker:")}
     if shares := _shares(done):
         words.append(shares)
     if "staleness" in numbers:
@@ -81,13 +75,12 @@ class ProgressLine:
         self._restarts = restarts
         self._path = Path(job.log_dir, FILE)
         self._numbers: Mapping[str, float] = {}
-        self._before: Mapping[str, float] = {}
         self._heard = self._shown = 0.0
 
     def hear(self, task: Task, numbers: Mapping[str, float]) -> None:
         """Takes the numbers that a task has reported."""
         if task == self._leader and numbers.get("seconds") and not self._is_off:
-            self._before, self._numbers = self._numbers, {"steps": 0, **numbers}
+            self._numbers = {"steps": 0, **numbers}
             self._heard = time.monotonic()
 
     @property
@@ -102,7 +95,7 @@ class ProgressLine:
             return
         self._shown = now
         age = now - self._heard
-        text = line(self._numbers, self._before, self._restarts(), age)
+        text = line(self._numbers, self._restarts(), age)
         self._console.status(text)
         # Whoever reads sees the old line or the new one. A full disk ends no training.
         with contextlib.suppress(OSError):

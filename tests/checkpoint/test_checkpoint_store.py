@@ -171,7 +171,9 @@ def test_a_run_that_ended_before_its_first_is_told_of(tmp_path, caplog):
     CheckpointStore(tmp_path / "kept").close()
     assert not caplog.text
     CheckpointStore(tmp_path / "kept").close()
-    assert "kept has no checkpoint: the run before ended before its first" in caplog.text
+    assert (
+        "kept has no checkpoint: the run before ended before its first" in caplog.text
+    )
 
 
 def test_a_position_in_data_is_written_whatever_bytes_it_has(tmp_path):

@@ -27,43 +27,26 @@ NUMBERS = {"steps": 100, "seconds": 2, "worker:0": 60, "worker:1": 40}
 
 
 @pytest.mark.parametrize(
-    ("numbers", "before", "restarts", "age", "words"),
+    ("numbers", "restarts", "age", "words"),
     [
-        ({"steps": 3, "seconds": 2}, {}, 0, 1, "1.5 steps/s"),
-        (NUMBERS, {}, 0, 1, "50 steps/s; worker:0 60%, worker:1 40%"),
+        ({"steps": 3, "seconds": 2}, 0, 1, "1.5 steps/s"),
+        (NUMBERS, 2, 1, "50 steps/s; worker:0 60%, worker:1 40%; 2 restarts"),
         (
-            NUMBERS,
-            {"worker:0": 50, "worker:1": 10},
-            2,
+            {"steps": 9, "seconds": 2, "worker:0": 0, "staleness": 1.04},
             1,
-            "50 steps/s; worker:0 25%, worker:1 75%; 2 restarts",
-        ),
-        # The program has begun again.
-        (
-            NUMBERS,
-            {"worker:0": 90, "worker:1": 90},
-            1,
-            1,
-            "50 steps/s; worker:0 60%, worker:1 40%; 1 restart",
-        ),
-        (
-            {**NUMBERS, "staleness": 1.04},
-            NUMBERS,
-            0,
             12.4,
-            "no step for 12 s; staleness 1",
+            "no step for 12 s; staleness 1; 1 restart",
         ),
         (
             {"steps": 9, "seconds": 1, **{f"worker:{i}": i + 1 for i in range(7)}},
-            {},
             0,
             0,
             "9 steps/s; 7 workers, from worker:0 4% to worker:6 25%",
         ),
     ],
 )
-def test_the_words(numbers, before, restarts, age, words):
-    assert progress.line(numbers, before, restarts, age) == words
+def test_the_words(numbers, restarts, age, words):
+    assert progress.line(numbers, restarts, age) == words
 
 
 def test_it_stays_the_last_line_of_a_terminal():
