@@ -45,6 +45,7 @@ def found(tmp_path_factory):
             [found] = job[name]
             return checked(found)
 
+        of.log = directory / "logs" / "chief.log"
         yield of
 
 
@@ -62,6 +63,11 @@ def test_trains_like_one_process(found, name):
         np.testing.assert_allclose(
             found(name)[key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
         )
+
+
+def test_a_reduction_within_a_replica_is_not_laid_to_xla(found):
+    found("batch_norm")
+    assert "Under XLA context" not in found.log.read_text()
 
 
 def test_a_ring_runs_on_each_worker_in_each_step(found):

@@ -126,3 +126,10 @@ class RingExtended(_tf.MirroredExtended):
 
     def _use_merge_call(self) -> bool:
         return not has_reduced_gradients() and super()._use_merge_call()
+
+    def _get_cross_device_ops(self, value: Any) -> Any:
+        # A synchronized normalization, for example, within a replica. TensorFlow would say, at
+        # each, that XLA is why these are its own collectives and not the ring.
+        if self._use_merge_call():
+            return super()._get_cross_device_ops(value)
+        return self._collective_ops
