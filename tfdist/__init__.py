@@ -6,6 +6,7 @@ public name imports its module when it is first used. `__init__.pyi` lists the n
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def _no_attribute(name: str) -> str:
     message = f"module 'tfdist' has no attribute {name!r}"
     if name.startswith("_"):
         return message  # Python itself asks for some of these, and shows no message.
+    if hasattr(getattr(sys.modules.get("tensorflow"), "distribute", None), name):
+        return f"{message}, which is TensorFlow's own: tf.distribute.{name}"
     from difflib import get_close_matches
 
     near = get_close_matches(name, __all__)

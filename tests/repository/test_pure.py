@@ -8,6 +8,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,14 @@ def test_tools_may_reexport_each_public_name():
 def test_an_unknown_name_is_an_attribute_error(name, message):
     with pytest.raises(AttributeError, match=re.escape(message)):
         getattr(tfdist, name)
+
+
+def test_a_name_of_tensorflow_alone_is_said_to_be_its_own(monkeypatch):
+    distribute = types.SimpleNamespace(MirroredStrategy=object)
+    tensorflow = types.SimpleNamespace(distribute=distribute)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    with pytest.raises(AttributeError, match=r"own: tf\.distribute\.MirroredStrategy$"):
+        tfdist.MirroredStrategy  # noqa: B018
 
 
 def test_names_on_an_old_tensorflow_say_which_one_is_needed():

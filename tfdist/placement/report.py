@@ -138,17 +138,18 @@ class WorkerReport:
         return WorkerReport(tuple(n - m if n >= m else n for n, m in pairs))
 
     def __str__(self) -> str:
-        table = table_of("worker", ">training steps", ">share", "")
         total = sum(self.steps)
         stragglers = self.stragglers
+        table = table_of("worker", ">training steps", ">share")
+        if stragglers:
+            table.add_column()
         for worker, steps in enumerate(self.steps):
-            share = f"{steps / total:.0%}" if total else "-"
-            note = ""
+            row = [str(worker), f"{steps:,}", f"{steps / total:.0%}" if total else "-"]
             if worker in stragglers:
                 median = statistics.median(self.steps)
-                note = f"straggler: {steps / median:.0%} of the median worker's"
-            table.add_row(str(worker), f"{steps:,}", share, note)
+                row.append(f"straggler: {steps / median:.0%} of the median worker's")
+            table.add_row(*row)
         table.add_section()
-        table.add_row("all", f"{total:,}", "", "", style="bold")
+        table.add_row("all", f"{total:,}", "", style="bold")
         said = "" if self.link_use is None else str(self.link_use)
         return (render(table) + said).rstrip("\n")
