@@ -69,7 +69,7 @@ COLUMNS = {
 """The strategies of each column, and what a cell calls them where they differ."""
 HEADINGS = {
     "everywhere": "Works everywhere:\n\n",
-    "ps": "Works on parameter servers, no meaning elsewhere:\n\n",
+    "ps": "On parameter servers only:\n\n",
     "": f"| Feature | {' | '.join(COLUMNS)} |\n|{' --- |' * (1 + len(COLUMNS))}\n",
 }
 """The lists and the table of a part, by where all of its features work."""
