@@ -88,14 +88,12 @@ def page(every: Sequence[Measured]) -> str:
     """Returns the generated part of docs/peers.md."""
     if not every:
         return f"Not recorded yet: {RECORDED.name} is missing.\n"
-    parts = []
-    for measured in (each for each in every if each.workload not in ON_PLOT_ALONE):
+    shown = [each for each in every if each.workload not in ON_PLOT_ALONE]
+    parts = [f"Medians of at least {min(map(_rounds, shown))} rounds.\n"]
+    for measured in shown:
         learnt = measured.learnt[0].steps
-        turns = [each.contender for each in measured.rounds]
-        rounds = min(turns.count(name) for name in set(turns))
         parts.append(
-            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the training loss is that "
-            f"after {learnt:,} steps.\n\n{table(measured)}"
+            f"### {measured.workload}\n\nTraining loss after {learnt:,} steps.\n\n{table(measured)}"
         )
     parts.append(f"Only on the plot: {'; '.join(ON_PLOT_ALONE)}.\n")
     parts.append(lost_updates(every))
@@ -103,6 +101,12 @@ def page(every: Sequence[Measured]) -> str:
     parts.append(f"![{alt}]({PLOT.name})\n")
     parts.append(f"### Versions\n\n{_versions(every)}")
     return "\n".join(parts)
+
+
+def _rounds(measured: Measured) -> int:
+    """How many rounds the contender with the fewest has."""
+    turns = [each.contender for each in measured.rounds]
+    return min(turns.count(name) for name in set(turns))
 
 
 def _versions(every: Sequence[Measured]) -> str:
