@@ -41,7 +41,7 @@ class Job:
         min_workers: How many workers the program needs; None for all.
         progress: One of `launch.supervise.progress.MODES`: `off` shows no line about how
             fast it trains.
-        resumes: Whether a program that every task runs goes on from a checkpoint when all
+        resumes: Whether a program that every task runs continues from a checkpoint when all
             of them start again.
         may_move: Whether the job ends, to start again elsewhere, when one of the hosts
             cannot be reached any more.

@@ -64,7 +64,7 @@ class Engine(Protocol[Planned]):
         ...
 
     def detach(self, job: Planned, record: Record) -> None:
-        """Submits a job that goes on without this process."""
+        """Submits a job that continues without this process."""
         ...
 
     def status(self, record: Record) -> Status:
@@ -94,5 +94,5 @@ def load(name: str) -> Engine[Any]:
 
 
 def tell(command: str, text: str) -> None:
-    """Tells the user something beside a job's output, in the name of a command."""
+    """Tells the user something besides a job's output, in the name of a command."""
     print(f"launch.{command}: {text}", file=sys.stderr, flush=True)

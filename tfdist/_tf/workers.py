@@ -180,7 +180,7 @@ def recover_workers_one_by_one(
 def connect_to_workers(addresses: Mapping[int, str]) -> None:
     """Makes these the workers of the cluster that this process is connected to.
 
-    What runs on those that stay goes on, and so do the variables of the ps. Each must
+    What runs on those that stay continues, and so do the variables of the ps. Each must
     answer, or this waits for it. Raises an OpError if a server fails meanwhile.
     """
     definition = copy.deepcopy(context.get_server_def())

@@ -131,7 +131,7 @@ def _fitted(
         )
         return 1 / outcome.steps_per_second
 
-    # The chief works beside the worker, and may hide some of what is added here: one
+    # The chief works next to the worker, and may hide some of what is added here: one
     # correction is not exact.
     for _ in range(_ROUNDS):
         missing = seconds - simulated(cost)

@@ -1,4 +1,4 @@
-"""The speedup curve that the simulation predicts, beside the measured one."""
+"""The speedup curve that the simulation predicts, next to the measured one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

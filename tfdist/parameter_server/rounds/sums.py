@@ -1,4 +1,4 @@
-"""The gradients of a round: added up on the ps, beside the variables, and taken as averages."""
+"""The gradients of a round: added up on the ps, next to the variables, and taken as averages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -124,7 +124,7 @@ def _with_a_row(values: tf.Tensor) -> tf.Tensor:
 
 
 class GradientSums:
-    """One accumulator per variable, or per shard of one, beside it."""
+    """One accumulator per variable, or per shard of one, next to it."""
 
     def __init__(self, devices: list[str], contribution: Contribution) -> None:
         self.contribution = contribution

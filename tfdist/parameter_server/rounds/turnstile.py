@@ -121,7 +121,7 @@ class Turnstile:
         in which its batch counts, or -1.
         """
         batch = tf.identity(batch)
-        # A ring, which has the batch itself beside it: an older one with this place is
+        # A ring, which has the batch itself next to it: an older one with this place is
         # gone.
         place = batch % _REMEMBERED
         # Nobody may have the lock while its gradient is being computed.
