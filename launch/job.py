@@ -32,7 +32,7 @@ class Job:
         network: One of `launch.network.reach.MODES`.
         max_restarts: How often lost tasks are restarted within `restart_window`.
         restart_window: Seconds within which restarts are counted.
-        stall_timeout: Seconds after which a stopped task counts as lost.
+        stall_timeout: Seconds after which a stopped task is lost.
         fork_server: One of `launch.forking.MODES`.
         hosts: Where the hosts reach each other; none if it runs on this machine.
         protection: What keeps strangers away from these hosts: one of

@@ -1,6 +1,6 @@
 """Keeps the ports of a job closed to other machines.
 
-TensorFlow's server listens on every interface, whatever host its address names, and has
+TensorFlow's server listens on every interface, not only that of its address, and has
 no option to listen on fewer. So each bind(2) of a task is inspected before the kernel
 carries it out: if it binds a port of the job on every interface, it gets the loopback
 address instead. Other sockets are left alone.

@@ -105,7 +105,7 @@ _HAS_LEFT = "Primary device is not remote"
 
 
 class _WorkerRecovery(WorkerPreemptionHandler):
-    """Takes one worker back after a failure, whatever has become of the others.
+    """Takes one worker back after a failure, independently of the others.
 
     TensorFlow's own has one thread for all workers. It waits, without a deadline, for
     the first of them that is gone, and takes no other back meanwhile.

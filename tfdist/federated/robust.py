@@ -89,7 +89,7 @@ class GeometricMedian(_WithstandsMinority):
     """The point with the least sum of Euclidean distances to all updates.
 
     Where honest updates are within r of a point, it is within 2 (n - f) / (n - 2f) r of
-    that point, whatever attackers send (Minsker, "Geometric median and robust estimation in
+    that point, for anything attackers send (Minsker, "Geometric median and robust estimation in
     Banach spaces", Bernoulli 2015, lemma 2.1). As a rule of federated learning: Pillutla, Kakade
     and Harchaoui, "Robust Aggregation for Federated Learning", 2022. Computed by Weiszfeld's
     algorithm as modified by Vardi and Zhang, "The multivariate L1-median and associated data

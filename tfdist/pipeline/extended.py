@@ -117,7 +117,7 @@ def move(
     placed: Iterable[tuple[keras.Variable, str]],
     others: Iterable[Any],
 ) -> bool:
-    """Moves Keras variables to their devices, and whatever was created next to them.
+    """Moves Keras variables to their devices, and what was created next to them.
 
     Values go from device to device; a variable that is in place is not touched. The others,
     an optimizer's, move if they are next to one that does. Returns whether any moved.

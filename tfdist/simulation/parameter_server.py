@@ -78,7 +78,7 @@ def simulate(
     epoch_steps: int = 0,
     seed: int = 0,
 ) -> Outcome:
-    """Simulates training until so many steps have ended; see `size_of` for 0.
+    """Simulates training until that many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
     batches; each step then waits for the policy, pulls, computes and pushes. The ps

@@ -70,7 +70,7 @@ class _Message:
 
 
 class RoundSteps(WorkerSteps, RoundsUnderWay):
-    """Runs the train steps of a model in rounds of so many batches.
+    """Runs the train steps of a model in rounds of several batches.
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
     i // N. Any worker may compute any of them.
