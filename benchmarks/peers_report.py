@@ -88,14 +88,18 @@ def page(every: Sequence[Measured]) -> str:
     """Returns the generated part of docs/peers.md."""
     if not every:
         return f"Not recorded yet: {RECORDED.name} is missing.\n"
+    recorded = pages.measured("peers")["recorded"]
+    at = {name: f"`{commit}`, {date}" for name, (commit, date) in recorded.items()}
     shown = [each for each in every if each.workload not in ON_PLOT_ALONE]
     parts = [f"Medians of at least {min(map(_rounds, shown))} rounds.\n"]
     for measured in shown:
         learnt = measured.learnt[0].steps
         parts.append(
-            f"### {measured.workload}\n\nTraining loss after {learnt:,} steps.\n\n{table(measured)}"
+            f"### {measured.workload}\n\nTraining loss after {learnt:,} steps; recorded at "
+            f"{at[measured.workload]}.\n\n{table(measured)}"
         )
-    parts.append(f"Only on the plot: {'; '.join(ON_PLOT_ALONE)}.\n")
+    on_plot = "; ".join(f"{name} ({at[name]})" for name in ON_PLOT_ALONE)
+    parts.append(f"Only on the plot: {on_plot}.\n")
     parts.append(lost_updates(every))
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")
@@ -168,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
         print(targets(every))
     return pages.publish(
         pages.DOCS / "peers.md",
-        {"numbers": f"{page(every)}\n{pages.recorded('peers')}"},
+        {"numbers": page(every)},
         is_check,
     )
 
