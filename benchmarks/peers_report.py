@@ -1,6 +1,6 @@
 """Tables and the plot of peers.py.
 
-python benchmarks/peers_report.py           # into docs/peers.md and docs/peers.png
+python benchmarks/peers_report.py           # into docs/peers.md and docs/peers.png; prints the targets
 python benchmarks/peers_report.py --check   # exits with status 1 if the page differs
 """
 
@@ -76,7 +76,11 @@ def lost_updates(every: Sequence[Measured]) -> str:
         known = [count for count in counts if count is not None]
         lost = str(sum(known)) if len(known) == len(counts) else "not counted"
         found.setdefault(lost, []).append(f"`{name}`")
-    said = (f"{lost} of {', '.join(names)}" for lost, names in found.items())
+    said = [f"{lost} of {', '.join(names)}" for lost, names in found.items()]
+    if len(found) > 1:
+        most = max(found, key=lambda lost: len(found[lost]))
+        said = [f"{lost} of {', '.join(found[lost])}" for lost in found if lost != most]
+        said.append(f"{most} of all others")
     return f"Updates lost in all workloads together: {'; '.join(said)}.\n"
 
 
@@ -84,22 +88,29 @@ def page(every: Sequence[Measured]) -> str:
     """Returns the generated part of docs/peers.md."""
     if not every:
         return f"Not recorded yet: {RECORDED.name} is missing.\n"
-    parts = []
-    for measured in (each for each in every if each.workload not in ON_PLOT_ALONE):
+    recorded = pages.measured("peers")["recorded"]
+    at = {name: f"`{commit}`, {date}" for name, (commit, date) in recorded.items()}
+    shown = [each for each in every if each.workload not in ON_PLOT_ALONE]
+    parts = [f"Medians of at least {min(map(_rounds, shown))} rounds.\n"]
+    for measured in shown:
         learnt = measured.learnt[0].steps
-        turns = [each.contender for each in measured.rounds]
-        rounds = min(turns.count(name) for name in set(turns))
         parts.append(
-            f"### {measured.workload}\n\nMedians of at least {rounds} rounds; the training loss is that "
-            f"after {learnt:,} steps.\n\n{table(measured)}"
+            f"### {measured.workload}\n\nTraining loss after {learnt:,} steps; recorded at "
+            f"{at[measured.workload]}.\n\n{table(measured)}"
         )
-    parts.append(f"Only on the plot: {'; '.join(ON_PLOT_ALONE)}.\n")
+    on_plot = "; ".join(f"{name} ({at[name]})" for name in ON_PLOT_ALONE)
+    parts.append(f"Only on the plot: {on_plot}.\n")
     parts.append(lost_updates(every))
     alt = "Steps per second of each contender: median, minimum and maximum"
     parts.append(f"![{alt}]({PLOT.name})\n")
-    parts.append(f"### Targets\n\n{targets(every)}")
     parts.append(f"### Versions\n\n{_versions(every)}")
     return "\n".join(parts)
+
+
+def _rounds(measured: Measured) -> int:
+    """How many rounds the contender with the fewest has."""
+    turns = [each.contender for each in measured.rounds]
+    return min(turns.count(name) for name in set(turns))
 
 
 def _versions(every: Sequence[Measured]) -> str:
@@ -158,9 +169,10 @@ def main(argv: Sequence[str]) -> int:
     is_check = "--check" in argv
     if every and not is_check:
         plot(every, PLOT)
+        print(targets(every))
     return pages.publish(
         pages.DOCS / "peers.md",
-        {"numbers": f"{page(every)}\n{pages.recorded('peers')}"},
+        {"numbers": page(every)},
         is_check,
     )
 

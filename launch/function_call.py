@@ -24,7 +24,7 @@ from tf_config import TFConfig
 _CALL = "call.pickle"
 _OUTCOME = ".outcome"
 # A script in a directory of its own, since a task may be forked only if the source of its
-# program shows nothing that comes too late, and a module of this package is beside many.
+# program shows nothing that comes too late, and a module of this package is next to many.
 _SCRIPT = """\
 import os
 import sys

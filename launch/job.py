@@ -32,7 +32,7 @@ class Job:
         network: One of `launch.network.reach.MODES`.
         max_restarts: How often lost tasks are restarted within `restart_window`.
         restart_window: Seconds within which restarts are counted.
-        stall_timeout: Seconds after which a stopped task counts as lost.
+        stall_timeout: Seconds after which a stopped task is lost.
         fork_server: One of `launch.forking.MODES`.
         hosts: Where the hosts reach each other; none if it runs on this machine.
         protection: What keeps strangers away from these hosts: one of
@@ -41,7 +41,7 @@ class Job:
         min_workers: How many workers the program needs; None for all.
         progress: One of `launch.supervise.progress.MODES`: `off` shows no line about how
             fast it trains.
-        resumes: Whether a program that every task runs goes on from a checkpoint when all
+        resumes: Whether a program that every task runs continues from a checkpoint when all
             of them start again.
         may_move: Whether the job ends, to start again elsewhere, when one of the hosts
             cannot be reached any more.

@@ -188,7 +188,7 @@ def without_proxy(
 
 
 def tasks_of(counts: Mapping[str, int]) -> list[Task]:
-    """Returns the tasks of a cluster with so many of each job, by job and index."""
+    """Returns the tasks of a cluster with these numbers of each job, by job and index."""
     return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
 
 

@@ -84,12 +84,12 @@ def path_of(program: Program) -> Path | None:
 
 
 def trees(program: Program) -> Iterator[ast.Module]:
-    """Yields the syntax tree of a program, and of each module or package beside it."""
+    """Yields the syntax tree of a program, and of each module or package next to it."""
     return (tree for _, tree in sources(program))
 
 
 def sources(program: Program) -> Iterator[tuple[str, ast.Module]]:
-    """Yields the text of a program, and of each module beside it, with its syntax tree."""
+    """Yields the text of a program, and of each module next to it, with its syntax tree."""
     if (where := _find(program)) is None:
         return
     root, first = where

@@ -69,8 +69,8 @@ COLUMNS = {
 """The strategies of each column, and what a cell calls them where they differ."""
 HEADINGS = {
     "everywhere": "Works everywhere:\n\n",
-    "ps": "Works on parameter servers, and has no meaning elsewhere:\n\n",
-    "": f"| Feature | {' | '.join(COLUMNS)} | Test |\n|{' --- |' * (2 + len(COLUMNS))}\n",
+    "ps": "On parameter servers only:\n\n",
+    "": f"| Feature | {' | '.join(COLUMNS)} |\n|{' --- |' * (1 + len(COLUMNS))}\n",
 }
 """The lists and the table of a part, by where all of its features work."""
 INTRODUCTION = """# Features
@@ -80,19 +80,17 @@ What works under `ParameterServerStrategy`, with two ps and two workers, and und
 under three policies: asynchronous, bounded (`BoundedStaleness(2)`) and in rounds
 (`Synchronous(replicas_to_aggregate=1)`).
 
-Each row is a test that runs under every strategy and policy to which it applies. First come
-the features that work under all of them, or under all of parameter servers. A cell names strategies only if they differ. Its words
-mean:
+Each row is a test under every strategy and policy to which it applies; its name is in the
+test's mark `feature`. A cell names strategies only if they differ:
 
 - **yes**: the test passes. Under the synchronous strategies, it compares logs and weights
   with those of Keras in a single process.
-- **approximately**: it trains, with the difference that the cell names.
+- **approximately**: it trains, with the difference that the cell names; see
+  [parameter servers](parameter-servers.md) and [synchronous workers](multi-worker.md).
 - **no**: an error gives the reason, in most cases before the first step.
 - **–**: the feature has no meaning there.
 
-For what is approximate and why, see [parameter servers](parameter-servers.md) and
-[synchronous workers](multi-worker.md). `python tests/feature_table.py` generates this
-page from the tests.
+`python tests/feature_table.py` generates this page.
 """
 BEGIN, END = "<!-- features:begin -->", "<!-- features:end -->"
 
@@ -130,11 +128,9 @@ class Row:
 
     @property
     def markdown(self) -> str:
-        test = f"`{self.test.partition('::')[2]}`"
         if self.where:
-            return f"- {self.feature} ({test})\n"
+            return f"- {self.feature}\n"
         cells = [self.feature, *(self._together(names) for names in COLUMNS.values())]
-        cells.append(test)
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
     @property
@@ -167,7 +163,7 @@ class Part:
     rows: tuple[Row, ...]
 
     def table(self, to_tests: str) -> str:
-        tables = [f"In [`{self.module}`]({to_tests}/{self.module}):\n"]
+        tables = [f"[`{self.module}`]({to_tests}/{self.module})\n"]
         for where, heads in HEADINGS.items():
             rows = [row.markdown for row in self.rows if row.where == where]
             if rows:
@@ -304,8 +300,8 @@ def counts(table: Sequence[Part]) -> str:
         lines.append([name, *(str(found[w]) for w in ("yes", "approximate", "no"))])
     return (
         f"Each of the {len(rows)} features in [the feature table](docs/features.md) "
-        "is a test of the same name, which runs\nunder every strategy to which the "
-        "feature applies:\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        "is a test, which runs\nunder every strategy to which the feature "
+        "applies:\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
     )
 
 

@@ -1,7 +1,7 @@
 """Private members and imports of TensorFlow and Keras: what the code uses.
 
     python -m tests.private_api           # the counts, and what is not declared
-    python -m tests.private_api --write   # the counts, order and rooms of the page
+    python -m tests.private_api --write   # the counts and the order of the page's rows
 
 The tables of docs/private-api.md declare them; `tests/repository/test_private_api.py` compares the
 two.
@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -32,8 +32,6 @@ PRIVATE_PACKAGES = (
 )
 # The headings of a table of the page, and its rows.
 TABLE = re.compile(r"((?:^\|.*\n){2})((?:^\|.*\n)+)", re.MULTILINE)
-# Packages whose members are not declared yet.
-EXEMPT: tuple[str, ...] = ()
 # Underscored names that Python documents.
 OF_PYTHON = {"_asdict", "_exit", "_fields", "_fields_", "_make", "_replace"}
 
@@ -47,7 +45,7 @@ class Symbol(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A private member of a class of TensorFlow or Keras: a row of the page.
+    """A private member of a class of TensorFlow or Keras.
 
     `owner` declares it, by the name that it can be imported under; `use` is `overridden`,
     `called`, `read`, `set` or `patched`.
@@ -60,36 +58,30 @@ class Member(NamedTuple):
     public: str
 
 
-def _rows(number: int) -> Iterator[list[str]]:
-    """The cells of the page's table with that number, with their marks of code."""
+def _rows(number: int) -> Iterator[tuple[str, list[str]]]:
+    """Each name in the page's table with that number, and the other cells of its row."""
     _, rows = TABLE.findall(PAGE.read_text())[number]
     for line in rows.splitlines():
-        yield [cell.strip() for cell in line.strip("|").split("|")]
+        names, *rest = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in re.findall(r"`([^`]+)`", names):
+            yield name, rest
 
 
 @functools.cache
 def symbols() -> list[Symbol]:
     """The symbols that the page declares."""
-    return [Symbol(name.strip("`"), *rest) for name, *rest in _rows(0)]
+    return [Symbol(name, *rest) for name, rest in _rows(0)]
 
 
 @functools.cache
 def declared_members() -> list[Member]:
-    """The members that the page declares, without the rooms that use them."""
-    return [
-        Member(owner.strip("`"), name.strip("`"), *rest)
-        for name, owner, *rest, _ in _rows(1)
-    ]
+    """The members that the page declares."""
+    return [Member(*name.rsplit(".", 1), *rest) for name, rest in _rows(1)]
 
 
 def files() -> list[Path]:
     """All that may use a private name."""
     return sorted(ROOT.rglob("*.py"))
-
-
-def room(path: Path) -> str:
-    """The package of tfdist that a file is in, or its own name."""
-    return path.relative_to(ROOT).parts[0]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -208,7 +200,7 @@ def undeclared() -> list[str]:
         f"{place}: {name}"
         for name, places in used().items()
         for place in places
-        if name not in names and room(ROOT / place) not in EXEMPT
+        if name not in names
     )
 
 
@@ -239,25 +231,24 @@ def exists(member: Member) -> bool:
 
 
 def page() -> str:
-    """The page, with its tables sorted and counted, and with the rooms that use a member."""
-    places = used()
-    imports = [f"| `{s.name}` | {s.why} | {s.public} |" for s in sorted(symbols())]
-    members = []
-    for each in sorted(declared_members()):
-        rooms = sorted({room(ROOT / place) for place in places[each.name]})
-        where = ", ".join(f"`{each}`" for each in rooms)
-        members.append(
-            f"| `{each.name}` | `{each.owner}` | {each.use} | {each.why} "
-            f"| {each.public} | {where} |"
-        )
+    """The page, with its tables sorted and counted; names with the same cells share a row."""
+    imports = {s.name: s[1:] for s in sorted(symbols())}
+    members = {f"{m.owner}.{m.name}": m[2:] for m in sorted(declared_members())}
     tables = iter((imports, members))
-    text = TABLE.sub(
-        lambda found: "\n".join((found[1].rstrip(), *next(tables), "")),
-        PAGE.read_text(),
-    )
-    for heading, rows in (("Imports", imports), ("Members", members)):
-        text = re.sub(rf"(?m)^## {heading}: \d+$", f"## {heading}: {len(rows)}", text)
+    text = TABLE.sub(lambda found: found[1] + _lines(next(tables)), PAGE.read_text())
+    for heading, names in (("Imports", imports), ("Members", members)):
+        text = re.sub(rf"(?m)^## {heading}: \d+$", f"## {heading}: {len(names)}", text)
     return text
+
+
+def _lines(table: Mapping[str, tuple[str, ...]]) -> str:
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in table.items():
+        rows.setdefault(cells, []).append(f"`{name}`")
+    return "".join(
+        f"| {' | '.join((', '.join(names), *cells))} |\n"
+        for cells, names in rows.items()
+    )
 
 
 def main() -> int:

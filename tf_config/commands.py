@@ -18,7 +18,7 @@ COMMANDS = {
     "plan": ("tfdist.plan", "plans which ps holds each variable of a model"),
     "simulate": (
         "tfdist.simulate",
-        "says how training would go on a cluster you do not have",
+        "predicts training on a cluster that you do not have",
     ),
     "mixing": ("tfdist.mixing", "compares graphs for gossip"),
     "checkpoint": (CHECKPOINT_MODULE, "checks whether checkpoints can be read"),

@@ -16,7 +16,7 @@ from tfdist.simulation import view
 from tfdist.simulation.prediction import Changes, predict, sizes_of
 from tfdist.simulation.size import MOST_WORKERS, announce, size_of
 
-USAGE = """Predicts how training goes on other clusters, from a measured file.
+USAGE = """Predicts training on other clusters, from a measured file.
 
     python -m launch.speedup --workers=1,2,4,8 --output=speedup.json train.py
     python -m tfdist.simulate --up_to=1000 --plot=curve.png speedup.json

@@ -25,7 +25,7 @@ _CHATTER = re.compile(
     r"(?i:onednn|mkl_)\S*\.(cc|h|hpp|cpp):[0-9]+\])"
 )
 
-# What some of these go on with: a message in protobuf's text format, advice, or details.
+# What some of these continue with: a message in protobuf's text format, advice, or details.
 _OPENS = re.compile(r"(.*\] .*)?\w+ \{$")
 _GOES_ON = re.compile(r"\s+\w+: |\w+: (true|false)$|\s*\w+ \{$|\s*\}$|$")
 _ADVISES = re.compile(
@@ -41,7 +41,7 @@ _ADVISES = re.compile(
 
 
 class Chatter:
-    """Recognizes such lines of one task, with the lines that they go on with.
+    """Recognizes such lines of one task, with the lines that they continue with.
 
     >>> chatter = Chatter("2")
     >>> first = "I0000 00:00:1795256414.1   28852 server.cc:9] config: device_count {"

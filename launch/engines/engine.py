@@ -65,7 +65,7 @@ class Engine(Protocol[Planned]):
         ...
 
     def detach(self, job: Planned, record: Record) -> None:
-        """Submits a job that goes on without this process."""
+        """Submits a job that continues without this process."""
         ...
 
     def status(self, record: Record) -> Status:
@@ -95,6 +95,6 @@ def load(name: str) -> Engine[Any]:
 
 
 def tell(command: str, text: str) -> None:
-    """Tells the user something beside a job's output, in the name of a command."""
+    """Tells the user something besides a job's output, in the name of a command."""
     said = as_typed(f"launch.{command}: {text}", sys.argv[0])
     print(said, file=sys.stderr, flush=True)

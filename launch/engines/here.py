@@ -1,7 +1,7 @@
 """Jobs whose supervisor runs on this machine, as those of ssh and Ray do.
 
 If a host is lost, the whole job runs again elsewhere: the addresses of all tasks are in all
-others, so every task starts again, and the program goes on from its last checkpoint.
+others, so every task starts again, and the program continues from its last checkpoint.
 """
 
 import contextlib

@@ -45,7 +45,7 @@ class PodLogs:
             if has_ended(pod):
                 self._ended.add(uid)
             if has_log(pod) and uid not in self._readers and task in self._paths:
-                # The pod that takes the place of another goes on in its file.
+                # The pod that takes the place of another continues in its file.
                 mode = "wb" if task in self._fresh else "ab"
                 self._fresh.discard(task)
                 reader = threading.Thread(

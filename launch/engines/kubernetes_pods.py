@@ -17,7 +17,7 @@ PORT = 2222
 """The port of TensorFlow in each pod."""
 
 END_FILE = "/run/tfdist/end.json"
-"""What the launcher's pod tells of the end; Kubernetes keeps it beside the exit status."""
+"""What the launcher's pod tells of the end; Kubernetes keeps it next to the exit status."""
 
 LOG_PREFIX = "tfdist-logs-"
 """How the launcher's pod names the directory of its logs, which goes with it."""

@@ -1,4 +1,4 @@
-"""Runs a line of shell beside a task on Ray, as ssh would on a host.
+"""Runs a line of shell next to a task on Ray, as ssh would on a host.
 
     python ray_bridge.py NAME TASK LINE
 

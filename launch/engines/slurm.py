@@ -77,7 +77,7 @@ def run(job: Batch, record: Record) -> int:
 
 
 def detach(job: Batch, record: Record) -> None:
-    """Submits a job that goes on without this process."""
+    """Submits a job that continues without this process."""
     with _nothing_left_if_refused(record):
         _refuse_hopeless(job, _submit(job, record))
 

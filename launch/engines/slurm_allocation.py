@@ -38,7 +38,7 @@ class Node:
     part: int | None = None
 
     def srun(self) -> tuple[str, ...]:
-        """Returns the command that runs another on it, beside whatever runs there."""
+        """Returns the command that runs another on it, next to what runs there."""
         part = () if self.part is None else (f"--het-group={self.part}",)
         one = ("-N1", "-n1", f"--nodelist={self.name}")
         return ("srun", *part, "--overlap", *one, "--mpi=none")

@@ -62,7 +62,7 @@ class Batch:
         warning: Seconds before the time limit at which Slurm warns the command.
         options: Options of sbatch that hold for every part, such as `partition`.
         extra: More of them, as the user wrote them.
-        may_lose_nodes: Whether the job goes on when a node fails.
+        may_lose_nodes: Whether the job continues when a node fails.
     """
 
     name: str
@@ -120,7 +120,7 @@ def parts(
     found = [Part(number, each, each * gpus, least)]
     if others:
         # Slurm chooses the nodes of one part after the other. The first would get nodes
-        # with GPUs that the second needs, and the job would wait for ever.
+        # with GPUs that the second needs, and the job would wait forever.
         found.append(Part(max(num_ps, 1), _share(others, max(num_ps, 1))))
     return found
 

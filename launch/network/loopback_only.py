@@ -1,10 +1,14 @@
 """Keeps the ports of a job closed to other machines.
 
-TensorFlow's server listens on every interface, whatever host its address names, and has
+TensorFlow's server listens on every interface, not only that of its address, and has
 no option to listen on fewer. So each bind(2) of a task is inspected before the kernel
 carries it out: if it binds a port of the job on every interface, it gets the loopback
-address instead. Other sockets are left alone. docs/security.md says why nothing simpler
-works.
+address instead. Other sockets are left alone.
+
+Why nothing simpler: a firewall rule needs root and outlives a job that is killed; a network
+namespace (`--network=private`) takes downloads and cloud storage from the script; a BPF
+program on the cgroup's `bind` needs root; `LD_PRELOAD` needs a C library for each
+architecture and libc.
 """
 
 import errno

@@ -91,7 +91,7 @@ class ForkServer:
         return answer
 
     def close(self, problem: str) -> None:
-        """Ends the fork server; tasks that it has forked go on."""
+        """Ends the fork server; tasks that it has forked continue."""
         self.problem = self.problem or problem
         self._control.close()
         with contextlib.suppress(OSError):

@@ -29,7 +29,7 @@ def command(module: str, control: socket.socket) -> list[str]:
 
 
 class Handle:
-    """A running supervisor. Its job ends when this process ends, for whatever reason.
+    """A running supervisor. Its job ends when this process ends, for any reason.
 
     A job that is not started from the main thread ends with `close`, or when this
     process closes its files: the kernel's signal would come with the thread's death.

@@ -137,7 +137,7 @@ def can_spare(
     given_up: Collection[Task],
     needed_workers: int,
 ) -> bool:
-    """Decides whether the job can go on without tasks that will not come back."""
+    """Decides whether the job can continue without tasks that will not come back."""
     workers = {plan.task for plan in plans if plan.task.job == "worker"}
     left = workers - set(lost) - set(given_up)
     return set(lost) <= workers and len(left) >= needed_workers

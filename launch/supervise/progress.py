@@ -31,7 +31,7 @@ def line(
     """Describes the newest report.
 
     Args:
-        numbers: Of the report: `steps` in so many `seconds`, the mean `staleness`, and
+        numbers: Of the report: `steps` in how many `seconds`, the mean `staleness`, and
             how many functions each worker has finished, by its name.
         restarts: How often the job has restarted tasks.
         age: Seconds since the report came.

@@ -70,7 +70,7 @@ class Restarts:
     def recover(self, again: tuple[Task, ...]) -> Verdict | None:
         """Restarts tasks, or gives up workers that the job does not need.
 
-        Returns the verdict on the job if it cannot go on: there were too many restarts, a task
+        Returns the verdict on the job if it cannot continue: there were too many restarts, a task
         cannot be started, or a host that had some cannot be reached any more.
         """
         job, now, exits = self._job, time.monotonic(), self._tasks.exits
@@ -142,7 +142,7 @@ class Restarts:
         return max(workers, key=lambda each: self._tasks[each].restarts, default=None)
 
     def _spare(self, lost: Collection[Task]) -> Collection[Task]:
-        """Returns the lost tasks if the job can go on without them, or else none."""
+        """Returns the lost tasks if the job can continue without them, or else none."""
         return lost if self._can_spare(lost) else ()
 
     def _give_up(self, lost: Collection[Task], why: str) -> None:

@@ -100,7 +100,7 @@ class Tunnels:
     """The tunnels of one job, from the first task's start to the last one's end.
 
     Attributes:
-        failure: Why the job must end; None if it can go on.
+        failure: Why the job must end; None if it can continue.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Tunnels:
         deaths.append(time.monotonic())
         self._due[tunnel.remote.host] = time.monotonic() + delay
         if delay == _RECONNECT_INTERVAL and is_spare:
-            return  # The launcher has said that it goes on without.
+            return  # The launcher has said that it continues without.
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{tunnel.name} {how}: starting it again{wait}")
 

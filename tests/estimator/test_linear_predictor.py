@@ -1,4 +1,4 @@
-"""The linear predictor of examples.md and consistency.md: each way, on threads and on a cluster."""
+"""The linear predictor of examples.md: each way, on threads and on a cluster."""
 
 import importlib
 import os

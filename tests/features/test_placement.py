@@ -43,7 +43,7 @@ def test_bytes_are_balanced(strategy):
     assert {each.ps for each in placed} == {0, 1}
 
 
-@pytest.mark.feature("Optimizer slots live beside their weights")
+@pytest.mark.feature("Optimizer slots live with their weights")
 def test_slots_live_beside_weights(strategy):
     with strategy.scope():
         model = mlp(optimizer="adam")

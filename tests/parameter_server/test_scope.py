@@ -41,8 +41,8 @@ def page_rows():
 def words(cell):
     """The message in the note that a cell refers to; names in it are examples."""
     number = re.search(r"\d", cell)[0]
-    note = re.search(rf"^{number}\. `(.*)`$", PAGE, re.M)[1]
-    return re.sub(r"scope: [^.]*\.", "scope: ", note).split("scope: ")
+    note = re.search(rf"^{number}\. `(.*?)`$", PAGE, re.M | re.S)[1]
+    return re.sub(r"scope: [^.]*\.", "scope: ", " ".join(note.split())).split("scope: ")
 
 
 @pytest.fixture(scope="module")

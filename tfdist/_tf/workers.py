@@ -105,7 +105,7 @@ _HAS_LEFT = "Primary device is not remote"
 
 
 class _WorkerRecovery(WorkerPreemptionHandler):
-    """Takes one worker back after a failure, whatever has become of the others.
+    """Takes one worker back after a failure, independently of the others.
 
     TensorFlow's own has one thread for all workers. It waits, without a deadline, for
     the first of them that is gone, and takes no other back meanwhile.
@@ -180,7 +180,7 @@ def recover_workers_one_by_one(
 def connect_to_workers(addresses: Mapping[int, str]) -> None:
     """Makes these the workers of the cluster that this process is connected to.
 
-    What runs on those that stay goes on, and so do the variables of the ps. Each must
+    What runs on those that stay continues, and so do the variables of the ps. Each must
     answer, or this waits for it. Raises an OpError if a server fails meanwhile.
     """
     definition = copy.deepcopy(context.get_server_def())

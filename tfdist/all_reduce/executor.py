@@ -1,7 +1,7 @@
 """Executes a schedule: sends chunks between devices and sums them there.
 
 It builds a graph of casts, copies and sums, each on its device; in eager mode they run
-immediately. TensorFlow's runtime sends a chunk as soon as it is computed, so whatever
+immediately. TensorFlow's runtime sends a chunk as soon as it is computed, so what
 is independent, such as the segments of a chunk, overlaps without further effort.
 """
 

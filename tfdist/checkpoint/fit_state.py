@@ -1,4 +1,4 @@
-"""What a checkpoint of a `fit` holds, and how another process goes on from there."""
+"""What a checkpoint of a `fit` holds, and how another process continues from there."""
 
 import logging
 from collections.abc import Iterable
@@ -85,7 +85,7 @@ def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
 
 
 def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
-    """Returns the epoch in which a `fit` goes on, and logs it."""
+    """Returns the epoch in which a `fit` continues, and logs it."""
     position = snapshot.position
     # A `fit` can finish before its last epoch, for example by `EarlyStopping`. If
     # the user asks for more epochs now, it continues.

@@ -1,6 +1,6 @@
 """The checkpoints of every `fit` of a program in which all replicas step together.
 
-Where one process reads the data, its batches go on from where a checkpoint left off.
+Where one process reads the data, its batches continue from where a checkpoint left off.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Variables of a cluster on disk: each ps writes and reads its own.
 
-All of them are read before any is written, so that updates may go on meanwhile. Cost:
+All of them are read before any is written, so that updates may continue meanwhile. Cost:
 every byte of a variable moves once, from the memory of its ps to the disk of its ps; none
 crosses the network unless the directory is on a network file system. A variable that is
 updated before it is written takes its memory twice until then.

@@ -67,7 +67,7 @@ def wait_for(
                 _log.warning(
                     "waiting for %s (%.0f of %g s)", names, noticed - started, timeout
                 )
-            # For one of them: the threads of the others go on meanwhile.
+            # For one of them: the threads of the others continue meanwhile.
             answers[missing[0]].wait(_RETRY_SECONDS)
     finally:
         for probe in answers.values():

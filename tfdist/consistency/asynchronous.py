@@ -7,7 +7,7 @@ from tfdist.consistency.policy import Gradient, State, Step
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Each step starts and writes at once, whatever the others do.
+    """Each step starts and writes at once, regardless of the others.
 
     The fastest, and the default. A gradient may be computed from weights that others have
     changed meanwhile: with W equal workers, W - 1 steps of others on average, and without

@@ -86,7 +86,7 @@ class BoundedStaleness:
 
 
 def _feasible(rooms: Iterable[float]) -> bool:
-    """Whether steps that can bear so many writes before their own can all write.
+    """Whether steps that can each bear a number of writes before their own can all write.
 
     One by one, the one with the least room first: the schedule of earliest deadlines, which
     is feasible if any is (J. R. Jackson, 1955). So the oldest step may always write, and

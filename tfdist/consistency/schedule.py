@@ -8,7 +8,7 @@ from tfdist.consistency.policy import Gradient, Phase, State, Step
 
 @dataclass
 class Released:
-    """What may go on after an event.
+    """What may continue after an event.
 
     Attributes:
         started: The workers whose steps may start.
@@ -27,7 +27,7 @@ class Schedule:
     """The steps of a cluster under a policy.
 
     A worker's step `arrive`s, is `computed`, and has `finished` once it is written. In
-    between, the policy may let it wait. Each call returns what may go on now: of the steps
+    between, the policy may let it wait. Each call returns what may continue now: of the steps
     that wait to write the oldest first, then those that wait to start, in their order.
 
     >>> from tfdist.consistency.bounded_staleness import BoundedStaleness

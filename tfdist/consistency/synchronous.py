@@ -10,7 +10,7 @@ from tfdist.consistency.policy import Gradient, State, Step
 class Synchronous:
     """Averages the gradients of several workers, computed from the same weights.
 
-    The average of a round makes one step of the optimizer, beside the weights on the ps;
+    The average of a round makes one step of the optimizer, next to the weights on the ps;
     without backup workers, that is the step of one process on a batch that is as many times
     as large.
 

@@ -66,7 +66,7 @@ class AutoLeased:
 def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
     """Returns a dataset with leases that has the elements of an ordinary one.
 
-    In the same order, also where it shuffles with or without a seed: both go on from
+    In the same order, also where it shuffles with or without a seed: both continue from
     the same state. It is looked for from the end of the dataset to its source. Files
     are looked at when their turn comes, in each iteration, as in the ordinary dataset.
     Returns None if the ordinary one reads no files, or arrays of little size.

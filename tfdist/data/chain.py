@@ -114,7 +114,7 @@ def _check_repeats(chain: Sequence[Any]) -> None:
 
 
 def _check_arguments(node: Any, nodes: Mapping[str, Any]) -> None:
-    """Checks that nothing but values goes into a transformation beside its elements."""
+    """Checks that nothing but values goes into a transformation besides its elements."""
     for each in (nodes[name_of(reference)] for reference in node.input[1:]):
         kind = each.attr["dtype"].type
         is_seed = node.op == "ShuffleDatasetV3" and kind == _RESOURCE

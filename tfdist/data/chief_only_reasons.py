@@ -34,7 +34,7 @@ def uses_resource() -> OnlyTheChiefReads:
 
 
 def large(size: int, most: int) -> OnlyTheChiefReads:
-    """Returns what is said of a pipeline with arrays of so many bytes."""
+    """Returns what is said of a pipeline with arrays of `size` bytes."""
     return OnlyTheChiefReads(
         f"its pipeline uses {size:,} bytes of arrays; up to {most:,} go to the workers "
         "with it",

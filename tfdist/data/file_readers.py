@@ -16,7 +16,7 @@ FILES = frozenset(
         "ParallelInterleaveDatasetV4",
     }
 )
-# They choose among elements, and order them, whatever these are.
+# They choose among elements, and order them, of any kind.
 PART = frozenset(
     {
         "AssertCardinalityDataset",

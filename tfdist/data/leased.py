@@ -134,7 +134,7 @@ class LeasedDataset(_tf.SameDataset):
         *args: Any,
         **options: Any,
     ) -> Any:
-        """Makes a lease of so many, and a batch of what is read for it."""
+        """Makes a lease of `batch_size`, and a batch of what is read for it."""
         size = batch_size, drop_remainder
         whole = self._whole
         if whole is None or self._has_batches:
@@ -192,7 +192,7 @@ class LeasedDataset(_tf.SameDataset):
         batch_size: int,
         drop_remainder: bool,
     ) -> Any:
-        """Returns a dataset with leases of so many, of which each is read as a batch."""
+        """Returns a dataset with leases of that size, of which each is read as a batch."""
         if self._has_batches:
             return batched(super())
         leases = self.leases.batch(batch_size, drop_remainder)

@@ -1,6 +1,6 @@
 """Where the records of a TFRecord file begin.
 
-A record is its length in 8 bytes, a checksum of 4, so many bytes, and a checksum of 4:
+A record is its length in 8 bytes, a checksum of 4, that many bytes, and a checksum of 4:
 https://www.tensorflow.org/tutorials/load_data/tfrecord. Only the lengths are read.
 """
 

@@ -254,7 +254,7 @@ def _in_place(file: ArrayFile) -> tf.Tensor:
 def shuffled(examples: int, block: int, seed: int | None) -> tf.data.Dataset:
     """Returns the indices of all examples, in another order in each iteration.
 
-    A permutation is computed, and not kept: it takes no memory, whatever the number of
+    A permutation is computed, and not kept: it takes no memory for any number of
     examples, and a checkpoint has it by its seed. Each `block` of examples stays
     together, in its order. Indices are int64 scalars. The seed is of all iterations;
     None for one that nobody knows.

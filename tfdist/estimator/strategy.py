@@ -26,7 +26,7 @@ class ParameterServerStrategy(
         config = estimator.RunConfig(train_distribute=strategy)
 
     It differs from TensorFlow's `tf.compat.v1.distribute.experimental` strategy in the
-    placement of variables: TensorFlow places them round-robin, whatever their size.
+    placement of variables: TensorFlow places them round-robin, regardless of their size.
     Without a TF_CONFIG, everything runs in this process.
 
     Args:

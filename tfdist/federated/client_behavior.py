@@ -1,4 +1,4 @@
-"""What simulated clients do beside training: vanish, be slow, attack."""
+"""What simulated clients do besides training: vanish, be slow, attack."""
 
 import dataclasses
 import math

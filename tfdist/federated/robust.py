@@ -45,7 +45,7 @@ class Median(_WithstandsMinority):
     attackers: int = 0
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the median of each coordinate, whatever the weights.
+        """Returns the median of each coordinate, regardless of the weights.
 
         Raises:
             ValueError: See `Aggregation.aggregate`.
@@ -72,7 +72,7 @@ class TrimmedMean(_WithstandsMinority):
     attackers: int
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the trimmed mean of each coordinate, whatever the weights.
+        """Returns the trimmed mean of each coordinate, regardless of the weights.
 
         Raises:
             ValueError: See `Aggregation.aggregate`.
@@ -89,7 +89,7 @@ class GeometricMedian(_WithstandsMinority):
     """The point with the least sum of Euclidean distances to all updates.
 
     Where honest updates are within r of a point, it is within 2 (n - f) / (n - 2f) r of
-    that point, whatever attackers send (Minsker, "Geometric median and robust estimation in
+    that point, for anything attackers send (Minsker, "Geometric median and robust estimation in
     Banach spaces", Bernoulli 2015, lemma 2.1). As a rule of federated learning: Pillutla, Kakade
     and Harchaoui, "Robust Aggregation for Federated Learning", 2022. Computed by Weiszfeld's
     algorithm as modified by Vardi and Zhang, "The multivariate L1-median and associated data
@@ -106,7 +106,7 @@ class GeometricMedian(_WithstandsMinority):
     iterations: int = 1000
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the geometric median, whatever the weights.
+        """Returns the geometric median, regardless of the weights.
 
         Raises:
             ValueError: See `Aggregation.aggregate`.
@@ -191,7 +191,7 @@ class MultiKrum:
             )
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the mean of the selected updates, whatever the weights.
+        """Returns the mean of the selected updates, regardless of the weights.
 
         Raises:
             ValueError: See `Aggregation.aggregate`.

@@ -183,7 +183,7 @@ class Server:
         self.left.add(client)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Returns all that a server needs to go on after it was started again."""
+        """Returns all that a server needs to continue after it was started again."""
         state = {
             "weights": self.weights,
             "round_index": np.array(self.round_index),

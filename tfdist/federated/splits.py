@@ -133,7 +133,7 @@ def unequal(
         raise ValueError(f"the spread is at least 0 and finite; received {spread}")
     rng = np.random.default_rng(seed)
     amounts = np.exp(spread * rng.standard_normal(clients))
-    shared = len(labels) - clients  # Each client has one beside its share of these.
+    shared = len(labels) - clients  # Each client has one besides its share of these.
     ends = np.rint(np.cumsum(amounts / amounts.sum()) * shared).astype(int)
     cuts = ends[:-1] + np.arange(1, clients)
     order = rng.permutation(len(labels))

@@ -38,7 +38,7 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
 def weights_on_chief(model: keras.Model) -> list[str]:
     """Names the trained weights of a model that are on the chief.
 
-    They are known before an optimizer creates slots beside them, which TensorFlow refuses
+    They are known before an optimizer creates slots next to them, which TensorFlow refuses
     in words of its own.
     """
     values = [(each.path, _tf.value_of(each)) for each in model.trainable_variables]

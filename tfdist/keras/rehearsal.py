@@ -76,7 +76,7 @@ def rehearse_until_built(
                 raise
         finally:
             _applied.reset(token)
-    # Not built inside the trace: slots go beside variables that may not have existed
+    # Not built inside the trace: slots go next to variables that may not have existed
     # there.
     for optimizer, variables in applied:
         build_optimizer(strategy, optimizer, variables)

@@ -29,7 +29,7 @@ def report_stalled(tasks: Sequence[str], why: str) -> None:
 
 def report_progress(numbers: Mapping[str, float]) -> None:
     """Reports how far training has come; see `tf_config.contract.STEPS_TAKEN`."""
-    # A launcher may be stopped, or wait for its terminal, and training goes on: what does
+    # A launcher may be stopped, or wait for its terminal, and training continues: what does
     # not fit into the pipe at once is not written.
     poll = select.poll()
     poll.register(int(os.environ[contract.REPORT_FD]), select.POLLOUT)

@@ -197,7 +197,7 @@ class Exchange(Messenger):
             values = wire.coder.decode(message.payload, 0)
             if len(values) == len(vector):
                 # Against what the others have read of this worker's vector: so the mean
-                # of all vectors stays what it is, whatever is lost on the wire.
+                # of all vectors does not change if something is lost on the wire.
                 result += weights[worker] * (values.astype(np.float64) - sent)
         return result.astype(vector.dtype)
 

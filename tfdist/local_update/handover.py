@@ -1,4 +1,4 @@
-"""What a worker that comes back while `fit` runs is given, and how it goes on from it."""
+"""What a worker that comes back while `fit` runs is given, and how it continues from it."""
 
 import dataclasses
 from typing import Any
@@ -41,7 +41,7 @@ class FitPlace:
 
 
 def packed(place: FitPlace, model: Any, mix: Mix) -> State:
-    """Returns what a worker needs to go on from this one's state.
+    """Returns what a worker needs to continue from this one's state.
 
     Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
     """
@@ -67,7 +67,7 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
 
 
 def check_data(data: Any) -> None:
-    """Checks that a worker can go on in the middle of the data `x` of `fit`."""
+    """Checks that a worker can continue in the middle of the data `x` of `fit`."""
     if isinstance(data, tf.data.Dataset):
         return
     leaves = keras.tree.flatten(data)

@@ -47,7 +47,7 @@ def join(
 
     Raises:
         StartupTimeoutError: If another task does not answer in time.
-        RuntimeError: If the port of this worker is taken, or the others go on without it
+        RuntimeError: If the port of this worker is taken, or the others continue without it
             and take nobody back.
         ValueError: If a timeout is not above 0.
     """

@@ -26,7 +26,7 @@ from tfdist.local_update.message import (
 )
 
 _SLOTS = 2
-_ASIDE = 2  # the place beside them
+_ASIDE = 2  # the place next to them
 _EVERY_KEY = (1 << 63) - 1
 
 # The last one is that of a read whose session another read has closed.
@@ -91,11 +91,11 @@ class Mailboxes:
         return last if last.key >= LEFT else None
 
     def publish_aside(self, message: Message) -> None:
-        """Puts a message beside the mailbox, in place of the last one there."""
+        """Puts a message next to the mailbox, in place of the last one there."""
         self._put(_ASIDE, message)
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put beside its mailbox, if it has."""
+        """Returns what another worker has put next to its mailbox, if it has."""
         found = self._get(worker, _ASIDE, 0, 0, -1 if with_payload else 0)
         return found[0] if found is not None and found[0].key != NOTHING else None
 

@@ -129,13 +129,13 @@ class Transport(Protocol):
         """Returns whether nothing listens on a worker's address."""
 
     def publish_aside(self, message: Message) -> None:
-        """Puts a message beside the mailbox, in place of the last one there.
+        """Puts a message next to the mailbox, in place of the last one there.
 
         A worker that was started again asks there to take part, and is answered there.
         """
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put beside its mailbox, if it has."""
+        """Returns what another worker has put next to its mailbox, if it has."""
 
     def newest(self, worker: int) -> Message | None:
         """Returns the newest message of another worker without its payload, if any."""

@@ -38,7 +38,7 @@ NO_BYTES = np.zeros(0, np.uint8)
 
 
 class GivenUpError(RuntimeError):
-    """The other workers go on without this one."""
+    """The other workers continue without this one."""
 
 
 class OutOfStepError(RuntimeError):
@@ -108,7 +108,7 @@ class Messenger:
         return result
 
     def leave(self) -> None:
-        """Asks the others to go on without this worker."""
+        """Asks the others to continue without this worker."""
         self.members.lose(self.members.me)
         versions = list(self.members.versions)
         # In the place of the next message: another worker may still read the last one.

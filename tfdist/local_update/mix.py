@@ -73,7 +73,7 @@ class Mix:
             fragment.begin()
 
     def begin_epoch(self) -> None:
-        """Counts steps from 0 again; rounds go on."""
+        """Counts steps from 0 again; rounds continue."""
         self.steps, self.has_trained = 0, False
 
     def step_done(self, of_epoch: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 It asks until the worker that leads has read it. That one says so to the others in the
 message of a mix: from the exchange after it, all of them count the worker again. Then the
-lead hands over its state, and the worker goes on from there.
+lead hands over its state, and the worker continues from there.
 """
 
 import copy

@@ -40,7 +40,7 @@ class LocalUpdateStrategy(
     updates, such as the statistics of `BatchNormalization`. The state of the optimizer,
     seeds and integers are each worker's own.
 
-    A worker that is lost leaves, and the others go on. One that does not answer is waited
+    A worker that is lost leaves, and the others continue. One that does not answer is waited
     for until `peer_timeout` has passed. If its script is started again, it takes part in
     the `fit` that runs from the next mix on, with the model of the others.
 
@@ -73,7 +73,7 @@ class LocalUpdateStrategy(
             Bytes per round are the same; the end of `fit` takes those of one model at most.
             With an outer optimizer, each part has a copy of it, which clips by its own norm.
         startup_timeout: How long to wait for the other tasks, in seconds.
-        peer_timeout: How long another worker may fail to answer before the others go on
+        peer_timeout: How long another worker may fail to answer before the others continue
             without it, in seconds. One that is slow, and answers, is waited for. A
             message that takes longer counts as no answer.
 

@@ -111,7 +111,7 @@ def wait_for_all(
 ) -> list[str]:
     """Waits for each name once, but at most `patience` seconds after the first one.
 
-    `next_name` returns the next name that arrives, or None after so many seconds. Returns
+    `next_name` returns the next name that arrives, or None after that many seconds. Returns
     the names that did not arrive.
     """
     chief, missing = names[0], list(names)

@@ -12,7 +12,7 @@ HALF, THOUSANDTH = 0.5, 1e-3
 
 
 def table(topologies: Sequence[Topology], megabytes: float) -> str:
-    """Returns the rate and the bytes of each graph, and of an all-reduce beside them.
+    """Returns the rate and the bytes of each graph, and of an all-reduce next to them.
 
     `megabytes` is the size of a model, in 10^6 bytes.
     """

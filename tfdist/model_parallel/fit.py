@@ -24,7 +24,7 @@ class DoesNotFitError(ValueError):
 
 
 def place_by_memory(work: Work) -> Assignment:
-    """Returns an assignment that fits, whatever its seconds.
+    """Returns an assignment that fits, regardless of its seconds.
 
     The largest unit first, each to the device with the most room left; if that fails, a
     search through all ways, as far as 50,000 tries go. If none is found, the

@@ -1,4 +1,4 @@
-"""The graph of layers of a Keras model, with whatever tells the cost of a call."""
+"""The graph of layers of a Keras model, with what determines the cost of a call."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -50,7 +50,7 @@ class LayerPlan:
 
     @property
     def bound(self) -> float:
-        """The seconds that no placement can do with less than, whatever the links.
+        """The seconds that no placement can do with less than, regardless of the links.
 
         The critical path on the fastest device, all work evenly on all devices, or the
         largest layer: whichever is most.

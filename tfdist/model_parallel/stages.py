@@ -24,7 +24,7 @@ def place_in_stages(work: Work) -> Assignment | None:
 def shortest(fill: Callable[[float], T | None], most: float) -> T | None:
     """Returns the stages whose longest one is shortest, by 40 halvings of its seconds.
 
-    `fill` returns stages of so many seconds at most, or None if there are none; `most`
+    `fill` returns stages of at most that many seconds, or None if there are none; `most`
     is enough, if anything is.
     """
     low, high = 0.0, most
@@ -40,7 +40,7 @@ def shortest(fill: Callable[[float], T | None], most: float) -> T | None:
 
 
 def _fill(work: Work, seconds: float) -> Assignment | None:
-    """Fills one device after another up to so many seconds."""
+    """Fills one device after another with at most `seconds`."""
     assignment: list[int] = []
     device, spent, left = 0, 0.0, work.memories[0]
     for cost, size in zip(work.unit_seconds, work.unit_bytes, strict=True):

@@ -136,7 +136,7 @@ def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Part
 def _await_absent_workers(
     coordinator: tf.distribute.coordinator.ClusterCoordinator, cluster: WatchedCluster
 ) -> None:
-    """Waits in the background for workers without which the job may go on."""
+    """Waits in the background for workers without which the job may continue."""
     presence = cluster.presence
     # TensorFlow recovers all workers together, so that one that stays away holds up
     # others.

@@ -130,7 +130,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         weight: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        """Creates a variable beside another, in shards if that is and the shape fits."""
+        """Creates a variable next to another, in shards if that is and the shape fits."""
         is_split = isinstance(weight, PartitionedVariable)
         # To know the spec, the initial value is traced: not for every slot of every model.
         if is_split or self.placed.is_planned:
@@ -166,7 +166,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         initializer: Any,
         kwargs: dict[str, Any],
     ) -> PartitionedVariable:
-        """Creates a variable as shards, placed by the layout or beside other shards."""
+        """Creates a variable as shards, placed by the layout or next to other shards."""
         trainable = bool(kwargs.get("trainable", True)) and not beside
         creator = self._create_var_creator(next_creator, is_weight=trainable)
         initial_values = of_shards(

@@ -93,7 +93,7 @@ class PlacedVariables:
         return None if partition is None else layout_of(partition, DIV, spec.name)
 
     def check_slot(self, spec: VariableSpec, weight: Any) -> None:
-        """Checks an optimizer slot before it is created beside its weight."""
+        """Checks an optimizer slot before it is created next to its weight."""
         if isinstance(self.placement, PartitioningPlacement):
             self.placement.check_slot(spec, weight)
 

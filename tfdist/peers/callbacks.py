@@ -41,7 +41,7 @@ def _readers(callbacks: list[Any]) -> list[Any]:
 
 
 def resume_at(model: Any, epoch: int | None) -> None:
-    """Makes `fit` go on in an epoch: called while it calls `on_train_begin`.
+    """Makes `fit` continue in an epoch: called while it calls `on_train_begin`.
 
     With None, the next `fit` begins as it is told.
     """

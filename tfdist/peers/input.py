@@ -111,7 +111,7 @@ class ShardedData:
     """The data of one call of `fit`, `evaluate` or `predict`.
 
     All workers construct it at the same time and agree on its order. The first iteration
-    goes on from the checkpoint `start`, if there is one.
+    continues from the checkpoint `start`, if there is one.
 
     Raises:
         UnequalDataError: If the workers have different numbers of batches.

@@ -114,7 +114,7 @@ def assign_changes(replicas: list[Copies]) -> None:
 
 
 def total_of(sums: list[list[Any]], weights: list[keras.Variable]) -> list[Any]:
-    """Returns the sums of the gradients of all replicas, each beside its weight."""
+    """Returns the sums of the gradients of all replicas, each next to its weight."""
     if len(sums) == 1:
         return sums[0]
     totals = []

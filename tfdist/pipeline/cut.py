@@ -11,7 +11,7 @@ from tfdist.pipeline.chain import Chain, Ends
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.step_time import Execution, step_seconds
 
-# Of an order of the layers so many cuts are tried at most, and fewer if their tasks, with
+# Of an order of the layers at most this many cuts are tried, and fewer if their tasks, with
 # a message each, and tensors are more than this in all: about a second.
 _TRIED = 1_500
 _EFFORT = 1_000_000
@@ -91,7 +91,7 @@ def equal_ends(seconds: Sequence[float], count: int) -> Ends:
 
 
 def _filled(seconds: Sequence[float], count: int, most: float) -> Ends | None:
-    """Fills one part after another up to so many seconds; none stays empty."""
+    """Fills one part after another with at most `most` seconds; none stays empty."""
     ends: list[int] = []
     spent = 0.0
     for at, each in enumerate(seconds):

@@ -15,7 +15,7 @@ from tfdist.pipeline.devices import here, on
 class PipelineExtended(_tf.OneDeviceExtended):
     """One replica, whose variables are on several devices.
 
-    A variable is created on the device that has the fewest bytes; what is beside another
+    A variable is created on the device that has the fewest bytes; what is next to another
     one, such as an optimizer's slot, on the device of that. Scalars, such as the count of
     steps, stay in this process, where callbacks read them.
     """
@@ -107,7 +107,7 @@ def _note_beside(variable: tf.Variable, other: tf.Variable) -> None:
 
 
 def _noted_beside(variable: tf.Variable) -> Any:
-    """Returns the variable beside which this one was created, or None."""
+    """Returns the variable next to which this one was created, or None."""
     noted = _beside.get(id(variable))
     return noted() if noted is not None else None
 
@@ -117,10 +117,10 @@ def move(
     placed: Iterable[tuple[keras.Variable, str]],
     others: Iterable[Any],
 ) -> bool:
-    """Moves Keras variables to their devices, and whatever was created beside them.
+    """Moves Keras variables to their devices, and what was created next to them.
 
     Values go from device to device; a variable that is in place is not touched. The others,
-    an optimizer's, move if they are beside one that does. Returns whether any moved.
+    an optimizer's, move if they are next to one that does. Returns whether any moved.
     """
     moved: dict[int, tf.Variable] = {}
     # Alive while others are looked for, or their identities would be given to new ones.

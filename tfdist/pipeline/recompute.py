@@ -16,7 +16,7 @@ Found = dict[int, tuple[Any, Any]]
 """Variables that a task assigns, and what they had before it, by their identity."""
 
 
-# Odd, so that replicas have seeds of their own, whatever the first one is.
+# Odd, so that replicas have different seeds for any first one.
 _BETWEEN_REPLICAS = 0x9E3779B1
 
 

@@ -77,7 +77,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
             result has a whole step to travel, and gradients are twice as old. At the end
             of an epoch, and before a checkpoint, all batches pass through all stages:
             each is counted and updates each weight once. All stages but the last compute
-            activations again, whatever `recompute` is.
+            activations again, with or without `recompute`.
         startup_timeout: How long to wait for the workers, in seconds.
         peer_timeout: How long a worker may fail to respond afterwards, in seconds.
 

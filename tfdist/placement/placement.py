@@ -44,7 +44,7 @@ class PartitioningPlacement(Placement, Protocol):
         ...
 
     def check_slot(self, slot: VariableSpec, weight: Any) -> None:
-        """Checks an optimizer slot before it is created beside its weight."""
+        """Checks an optimizer slot before it is created next to its weight."""
         ...
 
     def check_complete(self, weights: Iterable[Any] = ()) -> None:
@@ -53,7 +53,7 @@ class PartitioningPlacement(Placement, Protocol):
 
 
 class RoundRobin:
-    """Places variables on the ps in turn, whatever their size: TensorFlow's default.
+    """Places variables on the ps in turn, regardless of their size: TensorFlow's default.
 
     Cost: O(1) per variable. It bounds the number of variables on a ps, not their
     bytes: where large and small variables alternate, as kernels and biases do, the

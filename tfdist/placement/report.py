@@ -8,7 +8,7 @@ from tfdist.placement.variable_spec import VariableSpec
 from tfdist.views import render, table_of
 
 _LARGE = 2**19
-"""Bytes from which a variable is worth splitting, whatever carries it."""
+"""Bytes from which a variable is worth splitting, on any link."""
 
 
 @dataclass(frozen=True)

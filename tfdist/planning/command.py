@@ -172,7 +172,7 @@ def _flags_of_the_script_parsed() -> Iterator[None]:
 def _script(path: str) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}")
-    # As Python does for a script, so that it can import modules beside it.
+    # As Python does for a script, so that it can import modules next to it.
     sys.path.insert(0, str(Path(path).absolute().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None

@@ -113,7 +113,7 @@ class Planned:
         self._by_id[id(variable)] = kept
 
     def check_slot(self, slot: VariableSpec, weight: Any) -> None:
-        """Checks an optimizer slot before it is created beside its weight.
+        """Checks an optimizer slot before it is created next to its weight.
 
         Raises:
             PlanMismatchError: If the plan has no such slot for this weight.

@@ -1,7 +1,7 @@
 """Lists the variables of a model without allocating any of them.
 
 The function that builds the model runs in a TensorFlow graph that is never executed.
-In that graph a variable is a node with a shape and a dtype, whatever its size, and so
+In that graph a variable is a node with a shape and a dtype, regardless of its size, and so
 are optimizer slots, metrics and seeds.
 """
 

@@ -13,7 +13,7 @@ class Weight:
     Attributes:
         spec: The variable.
         slots: The names of the optimizer's slots, each of the variable's size, which
-            live beside it, shard by shard.
+            live next to it, shard by shard.
         lookups: The number of rows of an embedding that a step looks up; None for a
             variable that moves whole.
         divisible: Whether it can be split over several ps.

@@ -21,7 +21,7 @@ docs/speedup.md.
 """
 
 FAIR_SHARE = 0.5
-"""The share of a machine that the tasks get if they need it, whatever else runs there."""
+"""The share of a machine that the tasks get if they need it, next to other programs."""
 
 _ROUNDS = 6
 _STEPS = 600
@@ -123,7 +123,7 @@ def _fullest(measured: Speedup, runs: Sequence[Run]) -> float:
 def _fitted(
     cost: StepCost, hosts: Hosts, seconds: float, steps: int, most_cores: float
 ) -> StepCost:
-    """Returns the cost with which one worker's step takes so many seconds."""
+    """Returns the cost with which one worker's step takes that many seconds."""
 
     def simulated(cost: StepCost) -> float:
         outcome = simulate(
@@ -131,7 +131,7 @@ def _fitted(
         )
         return 1 / outcome.steps_per_second
 
-    # The chief works beside the worker, and may hide some of what is added here: one
+    # The chief works next to the worker, and may hide some of what is added here: one
     # correction is not exact.
     for _ in range(_ROUNDS):
         missing = seconds - simulated(cost)

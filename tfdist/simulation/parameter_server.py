@@ -21,7 +21,7 @@ _WARM_UP = 0.25
 # reach, or if workers lose such a share of their time to it: in step with each other,
 # they all need it at once, and none needs it meanwhile.
 _BUSY, _LOST = 0.9, 0.2
-# Of the time of a step beside which nothing else runs.
+# Of the time of a step that nothing else runs alongside.
 _MOST = 0.5
 # A spread that no time shows.
 _NONE = 1e-6
@@ -78,7 +78,7 @@ def simulate(
     epoch_steps: int = 0,
     seed: int = 0,
 ) -> Outcome:
-    """Simulates training until so many steps have ended; see `size_of` for 0.
+    """Simulates training until that many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
     batches; each step then waits for the policy, pulls, computes and pushes. The ps
@@ -86,7 +86,7 @@ def simulate(
     have to finish before the next begins; `epoch_steps=0` is a single endless epoch,
     which a policy with rounds always gets.
 
-    Cost: about 20 events per step, whatever the number of workers; a policy that makes
+    Cost: about 20 events per step, regardless of the number of workers; a policy that makes
     steps wait looks at all workers at each of three events.
 
     Raises ValueError for a number of workers that is out of range or too small for the

@@ -1,4 +1,4 @@
-"""The speedup curve that the simulation predicts, beside the measured one."""
+"""The speedup curve that the simulation predicts, next to the measured one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Changes:
     `own_hosts`, each task has a host of its own. `cores` are those of each host,
     without other programs; `rate` is in bytes per second of each task's link in each
     direction. An epoch of 0 steps is endless. A worker's gradients go out in `segments`
-    parts, one after the other, as with large weights in shards over so many ps.
+    parts, one after the other, as with large weights in shards over that many ps.
     """
 
     num_ps: int | None = None

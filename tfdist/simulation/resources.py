@@ -160,7 +160,7 @@ class _Pool:
         self._rearrange()
 
     def close(self) -> dict[_Key, _Group]:
-        """Stops, and returns the groups for another pool to go on with."""
+        """Stops, and returns the groups for another pool to continue with."""
         self.advance()
         if self._timer is not None:
             self._timer.cancel()

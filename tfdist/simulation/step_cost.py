@@ -63,7 +63,7 @@ class StepCost:
             )
 
     def alone(self, hosts: "Hosts") -> float:
-        """Returns the seconds of a step beside which nothing else runs.
+        """Returns the seconds of a step that nothing else runs alongside.
 
         The chief prepares messages ahead, so its CPU takes no part in this.
         """
@@ -95,7 +95,7 @@ class Hosts:
     `cores` are those of each host. `rate` is in bytes per second of each task's link in
     each direction, infinite if links do not matter; after a pause, a worker's link
     passes `burst` bytes at once. `share` is the share of a common host's cores that the
-    tasks can use in the long run, beside other programs; as long as they use less, they
+    tasks can use in the long run, next to other programs; as long as they use less, they
     get all cores at once.
     """
 

@@ -183,7 +183,7 @@ class Dense(keras.layers.Dense):
                 store[str(at)] = each
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what this layer or a plain one has saved, whatever its parts were."""
+        """Loads what this layer or a plain one has saved, regardless of its parts."""
         if self.built:
             set_from(self, store, [(self._rows(), self.units), (self.units,)])
 

@@ -117,7 +117,7 @@ class Embedding(keras.layers.Embedding):
             store["0"] = self.whole_weights()[0]
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what this layer or a plain one has saved, whatever its parts were."""
+        """Loads what this layer or a plain one has saved, regardless of its parts."""
         if self.built:
             set_from(self, store, [(self.input_dim, self.output_dim)])
 

@@ -49,7 +49,7 @@ class LayerMatrix:
         is_lookup: Whether rows are looked up, as in an embedding: each part takes the
             whole input.
         is_whole: Whether its output is there as a whole only, as after softmax. The
-            parts of any other by columns can go on without being joined.
+            parts of any other by columns can continue without being joined.
 
     Raises:
         SplitError: If it has no row or no column.

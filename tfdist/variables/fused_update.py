@@ -1,4 +1,4 @@
-"""Updates a weight on a ps and its slots in one operation, beside them."""
+"""Updates a weight on a ps and its slots in one operation, next to them."""
 
 import contextvars
 import functools
@@ -100,7 +100,7 @@ def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
 
 
 def _slot_of(weight: ParameterServerVariable, whole: Any) -> Any:
-    """Returns what holds a slot beside the weight, or None if that is not so."""
+    """Returns what holds a slot next to the weight, or None if that is not so."""
     slot = _on_ps(whole)
     if slot is None or (slot.shape, slot.dtype) != (weight.shape, weight.dtype):
         return None

@@ -1,7 +1,7 @@
 """Restricts an update to a whole weight and its slots, one shard, or some rows.
 
 An optimizer is written for whole variables: it reads a weight and its slots, and
-writes them. To let the same code run beside each shard of a partitioned weight, or
+writes them. To let the same code run next to each shard of a partitioned weight, or
 on the rows that a step has looked up, reads and writes of the weight and its slots
 are narrowed while the update runs.
 """
@@ -30,7 +30,7 @@ def of_shard(index: int) -> AbstractContextManager[None]:
 
 
 def of_rows(weight: Any, rows: tf.Tensor) -> AbstractContextManager[None]:
-    """Narrows a weight on a ps, and the slots beside it, to some of their rows.
+    """Narrows a weight on a ps, and the slots next to it, to some of their rows.
 
     Rows are indices, each once: an integer vector.
     """

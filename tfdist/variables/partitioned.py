@@ -27,7 +27,7 @@ class PartitionedVariable:
     """A variable split along one axis into shards.
 
     Cost: a dense read moves every shard to the reader, once in a step; a look-up the
-    rows that it names, each once; an update runs beside each shard, on its part of the
+    rows that it names, each once; an update runs next to each shard, on its part of the
     gradient. So a step moves as many bytes as without the split, from several ps at
     the same time.
 

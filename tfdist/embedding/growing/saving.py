@@ -1,6 +1,6 @@
 """Checkpoints of tables that grow: for each bucket its ids, and the rows of these.
 
-A bucket lies on one ps, whatever the number of ps, so that a checkpoint can be restored on
+A bucket lies on one ps, regardless of the number of ps, so that a checkpoint can be restored on
 another number of them. Within a bucket, rows keep their order. Optimizer slots are saved in
 the same order, and rows are numbered in that order where they are restored: a slot needs no
 ids.

@@ -37,7 +37,7 @@ def check_model(model: Any) -> None:
 def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
     """Returns an optimizer like the model's, with no steps behind it.
 
-    A schedule of its own beside the decay per round is refused, and so is a moving average
+    A schedule of its own besides the decay per round is refused, and so is a moving average
     of the weights.
     """
     own = model.optimizer

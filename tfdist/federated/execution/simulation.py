@@ -102,7 +102,7 @@ class Simulation:
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,
     ) -> keras.callbacks.History:
-        """Runs rounds until there were so many, those before a restart included.
+        """Runs rounds until there were that many, those before a restart included.
 
         Callbacks see rounds as epochs, without batches: TensorBoard, CSVLogger,
         ModelCheckpoint, EarlyStopping and LearningRateScheduler work. On a cluster they run

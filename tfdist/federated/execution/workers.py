@@ -43,7 +43,7 @@ class Workers(JoinsOnce):
         cluster: The cluster of workers, and this process's task in it. Read from the
             environment variable TF_CONFIG by default.
         startup_timeout: How long to wait for the other workers, in seconds.
-        peer_timeout: How long another worker may fail to answer before the others go on
+        peer_timeout: How long another worker may fail to answer before the others continue
             without it, in seconds. One that is slow, and answers, is waited for.
 
     Raises:
@@ -51,7 +51,7 @@ class Workers(JoinsOnce):
             of a cluster without ps.
         StartupTimeoutError: If another worker does not answer in time.
         RuntimeError: If this process already belongs to a cluster, or was started again
-            while the others go on without it.
+            while the others continue without it.
         ValueError: If a timeout is not above 0.
     """
 

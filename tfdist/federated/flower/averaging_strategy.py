@@ -36,7 +36,7 @@ class AveragingStrategy(Strategy):
     round are in the order of clients, so the same replies give the same bits.
 
     Replies that are errors, or do not come before Flower's timeout, or cannot be used are
-    left out with a warning, and the round goes on with the rest.
+    left out with a warning, and the round continues with the rest.
 
     Cost: as FedAvg, plus one message to each node that connects.
 

@@ -202,7 +202,7 @@ def blocks_of(
         for i, (variable, name) in enumerate(of_index)
         if not variable.is_slot
     ]
-    # Whatever the order in which a step uses them: steps of other batches share the values.
+    # In one order: steps of other batches may use them in another, and share the values.
     return sorted(blocks, key=lambda block: block.name)
 
 

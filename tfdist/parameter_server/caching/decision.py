@@ -43,5 +43,5 @@ def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
         age: How many steps have used it since.
         max_age: The most that may.
     """
-    is_nan = own != own  # noqa: PLR0124 - whatever it is compared with
+    is_nan = own != own  # noqa: PLR0124 - for any comparison
     return (own + others > bound) | is_nan | (age >= max_age)

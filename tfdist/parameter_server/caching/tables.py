@@ -169,7 +169,7 @@ def tables_of(
 ) -> list[Table]:
     """Returns the tables of a step of which workers keep rows."""
     placeholders = {id(handle): name for name, handle in handles.items()}
-    # Whatever the order in which a step uses them.
+    # In one order, regardless of that in which a step uses them.
     of_step = [
         (variable, name, placeholders[id(variable.handle)])
         for variable, name in sorted(known, key=lambda each: each[1])

@@ -1,1 +1,1 @@
-"""Checkpoints of `fit`, and how it goes on from one."""
+"""Checkpoints of `fit`, and how it continues from one."""

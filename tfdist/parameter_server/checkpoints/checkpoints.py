@@ -1,7 +1,7 @@
 """The checkpoints of a `fit`: each is a consistent cut.
 
 When a checkpoint is due, no further step is sent until those in flight have finished and
-each ps has read its variables. Then `fit` goes on, and what was read is written in the
+each ps has read its variables. Then `fit` continues, and what was read is written in the
 background. A step that takes much longer, as on a stopped worker, is not waited for: its
 batch is put back, and runs again after a restart.
 """

@@ -206,7 +206,7 @@ class LeaseReaders:
         """Returns what reads a dataset, one of some pipelines or a new one of them.
 
         Raises:
-            OnlyTheChiefReads: If workers cannot run it, or have so many others.
+            OnlyTheChiefReads: If workers cannot run it, or have too many others.
         """
         function, definition, key = traced(dataset.read, dataset.leases.element_spec)
         if key not in pipelines:

@@ -31,7 +31,7 @@ class Source(ABC):
 
     @abstractmethod
     def spec(self, steps: int, tickets: Sequence[tf.TensorSpec] = ()) -> tf.TypeSpec:
-        """Returns the spec of the argument of a function of so many steps."""
+        """Returns the spec of the argument of a function of `steps` steps."""
 
     @abstractmethod
     def part(self, argument: Any, first: Any, steps: int) -> Any:

@@ -1,4 +1,4 @@
-"""Questions to all workers at the same time, beside their steps."""
+"""Questions to all workers at the same time, while they run steps."""
 
 import functools
 import threading

@@ -90,7 +90,7 @@ class WorkerInput(Source):
         )
 
     def spec(self, steps: int, tickets: Sequence[tf.TensorSpec] = ()) -> tf.TypeSpec:
-        """Returns the spec of one worker's iterator, whatever the number of steps."""
+        """Returns the spec of one worker's iterator, regardless of the number of steps."""
         del steps, tickets
         return tf.data.IteratorSpec(self._element_spec)
 

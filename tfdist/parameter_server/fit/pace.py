@@ -107,7 +107,7 @@ class Pace:
     def _hold(self, finished: int) -> None:
         """Waits with smaller sizes until each worker has had a message of this one.
 
-        The first includes a trace, and takes long whatever the size is.
+        The first includes a trace, and takes long, regardless of the size.
         """
         in_flight = (MESSAGES_PER_WORKER + 1) * max(self.chosen)
         self._held_until = finished + self._workers * in_flight

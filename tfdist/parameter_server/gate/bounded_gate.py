@@ -103,7 +103,7 @@ class BoundedGate(WaitingGate):
         ticket: tf.Tensor | None,
         after: Sequence[Any],
     ) -> tuple[tf.Tensor, tf.Operation]:
-        """Records a phase, lets go on who may; returns the ticket and the last op."""
+        """Records a phase, lets those continue that may; returns the ticket and the last op."""
         with tf.control_dependencies(after):
             key = self._key.dequeue()
         with tf.control_dependencies([key]):
@@ -122,7 +122,7 @@ class BoundedGate(WaitingGate):
                 for line, size, called in zip(self.lines, sizes, tickets, strict=True)
             ),
         ]
-        # In this order: whoever is cut off has let go on too many times, but never not.
+        # In this order: whoever is cut off has let others continue too often, but never not.
         with tf.control_dependencies(calls):
             written = self._write(slots)
         with tf.control_dependencies([written]):
@@ -148,7 +148,7 @@ class BoundedGate(WaitingGate):
             )
             with tf.control_dependencies([*ended, self._write(slots)]):
                 put_back = self._key.enqueue(key)
-            # As if it had written, so that those go on that have waited for it.
+            # As if it had written, so that those continue that have waited for it.
             taken = tf.constant(TAKEN, tf.int64)
             self._event(worker, IDLE, taken, [put_back])
 

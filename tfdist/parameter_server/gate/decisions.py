@@ -1,7 +1,7 @@
 """`Schedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
 
 The same decisions as `tfdist.consistency.schedule`, which says why; a test
-compares the two. All steps that may go on after an event are found at once, in closed form,
+compares the two. All steps that may continue after an event are found at once, in closed form,
 since a loop in a graph costs more than the matrices here.
 """
 
@@ -31,7 +31,7 @@ class Slots(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What may go on after an event, per slot.
+    """What may continue after an event, per slot.
 
     Attributes:
         slots: The steps afterwards.
@@ -63,7 +63,7 @@ def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> S
 
 
 def release(slots: Slots, bound: int) -> Release:
-    """Releases all steps that may go on."""
+    """Releases all steps that may continue."""
     written, asked = tf.unstack(slots.counts)
     is_ready = tf.equal(slots.phase, Phase.READY)
     is_computing = tf.equal(slots.phase, Phase.COMPUTING)

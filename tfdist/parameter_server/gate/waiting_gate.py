@@ -20,7 +20,7 @@ _numbers = itertools.count()
 class WaitingGate(Gate):
     """Where each step asks whether it may start and write, and waits for the answer.
 
-    A step waits at its worker's *line*, a queue on the ps into which whoever lets it go on
+    A step waits at its worker's *line*, a queue on the ps into which whoever lets it continue
     puts the step's ticket. Waiting for an element of a queue keeps no thread of the ps.
 
     Args:
@@ -44,7 +44,7 @@ class WaitingGate(Gate):
             self.lines = [
                 tf.queue.FIFOQueue(
                     # Room for surplus calls: a step that was cut off may have let the
-                    # same ones go on.
+                    # same ones continue.
                     8,
                     [tf.int64],
                     [[]],

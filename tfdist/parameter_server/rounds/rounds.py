@@ -142,7 +142,7 @@ class Rounds:
             return steps, steps[self.gate.device] >= 0
 
     def update(self, rounds: int) -> Any:
-        """Returns the function of the number of gradients that ends so many rounds.
+        """Returns the function of the number of gradients that ends `rounds` rounds.
 
         It runs on the chief, and waits there for the gradients.
         """

@@ -1,4 +1,4 @@
-"""The gradients of a round: added up on the ps, beside the variables, and taken as averages."""
+"""The gradients of a round: added up on the ps, next to the variables, and taken as averages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ class Accumulator(Protocol):
         ...
 
     def take(self, count: tf.Tensor) -> Any:
-        """Waits for so many gradients, and returns their sum. Begins the next one."""
+        """Waits for `count` gradients, and returns their sum. Begins the next one."""
         ...
 
 
@@ -55,7 +55,7 @@ class DenseAccumulator:
             )
 
     def take(self, count: tf.Tensor) -> tf.Tensor:
-        """Waits for so many gradients, and returns their sum, as a float."""
+        """Waits for `count` gradients, and returns their sum, as a float."""
         with tf.device(self.device):
             taken = tf.raw_ops.ResourceAccumulatorTakeGradient(
                 handle=self._sum.handle, num_required=count, dtype=self._sum_dtype
@@ -105,7 +105,7 @@ class RowAccumulator:
             )
 
     def take(self, count: tf.Tensor) -> tf.IndexedSlices:
-        """Waits for so many gradients, and returns the rows of all of them."""
+        """Waits for `count` gradients, and returns the rows of all of them."""
         with tf.device(self.device):
             indices, values, sizes = tf.raw_ops.QueueDequeueManyV2(
                 handle=self._kept.handle, n=count, component_types=self._types
@@ -124,7 +124,7 @@ def _with_a_row(values: tf.Tensor) -> tf.Tensor:
 
 
 class GradientSums:
-    """One accumulator per variable, or per shard of one, beside it."""
+    """One accumulator per variable, or per shard of one, next to it."""
 
     def __init__(self, devices: list[str], contribution: Contribution) -> None:
         self.contribution = contribution
@@ -153,7 +153,7 @@ class GradientSums:
             accumulator.add(weight, steps[device])
 
     def averages(self, count: tf.Tensor) -> tuple[list[Any], dict[str, tf.Tensor]]:
-        """Waits for so many gradients, and returns the average for each variable.
+        """Waits for `count` gradients, and returns the average for each variable.
 
         With them, for each ps what is there once all sums are, on every ps. An update must not
         begin before: a gradient that still counts on one ps could have been computed from what is

@@ -121,7 +121,7 @@ class Turnstile:
         in which its batch counts, or -1.
         """
         batch = tf.identity(batch)
-        # A ring, which has the batch itself beside it: an older one with this place is
+        # A ring, which has the batch itself next to it: an older one with this place is
         # gone.
         place = batch % _REMEMBERED
         # Nobody may have the lock while its gradient is being computed.
@@ -182,7 +182,7 @@ class Turnstile:
         return tensors
 
     def _wake(self, begun: tf.Tensor | None, is_due: Any = True) -> list[tf.Operation]:
-        """Wakes what waits for the round that has begun, or whatever waits."""
+        """Wakes what waits for the round that has begun, or all that wait."""
         woken = []
         for i, queue in enumerate(self._wake_ups):
             # Those that are there already will do, and must not become ever more.

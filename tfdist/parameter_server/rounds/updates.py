@@ -14,7 +14,7 @@ _CLOSE_SECONDS = 1.0
 
 
 class _Update(NamedTuple):
-    """A function that ends so many rounds, and what is done if it fails."""
+    """A function that ends `rounds` rounds, and what is done if it fails."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Updates:
         return self._state.rounds
 
     def submit(self, function: Any, count: Any, rounds: int) -> None:
-        """Schedules a function of a number of gradients, which ends so many rounds."""
+        """Schedules a function of a number of gradients, which ends `rounds` rounds."""
         self._schedule(function, (count,), rounds)
 
     def repeat(self, function: Any, on_error: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class Updates:
         waiting: AbstractContextManager[Any],
         check: Callable[[], None],
     ) -> None:
-        """Waits until so many rounds have ended.
+        """Waits until that many rounds have ended.
 
         Args:
             rounds: How many.

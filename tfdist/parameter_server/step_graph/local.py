@@ -1,7 +1,7 @@
 """Several steps on a worker's own copies of the variables, between two exchanges.
 
 A step reads and writes variables on the ps. Rewritten, it computes with values: where it
-would read a variable, it uses the value so far, and where it would write one, it goes on
+would read a variable, it uses the value so far, and where it would write one, it continues
 with the new value. Only before the first step are variables pulled, and only after the
 last one are changes pushed.
 """

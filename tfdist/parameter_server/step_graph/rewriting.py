@@ -100,7 +100,7 @@ class Rewriting:
         local = {each.placeholder for each in self.variables} | self.lookups.keys()
         for op in self._ops:
             definition = self._definitions[op.name]
-            # It names what to run beside, which is not in the copy.
+            # It names what to run next to, which is not in the copy.
             definition.attr.pop("_class", None)
             used = [each.op.name for each in used_inputs(op)]
             homes = [
@@ -108,7 +108,7 @@ class Rewriting:
                 for name in used
                 if name in self._homes and name not in local
             ]
-            # It was to run beside a variable, of which there is a copy here now. A copy in a
+            # It was to run next to a variable, of which there is a copy here now. A copy in a
             # variable is found by its name, on one device. What uses it must not name a
             # device, or other functions look for it elsewhere, and find none.
             if task_at(op.device) != WORKER or not self.lookups.keys().isdisjoint(used):

@@ -7,8 +7,10 @@ LARGEST_CHUNK = 5_000
 """The most operations that follow each other without a loop.
 
 Each worker prepares all of them before its first step, in a time that grows faster than
-their number. A larger model computes long enough that six more messages per step do not
-matter.
+their number: the first message of 20 steps of a transformer of 2,839 operations took 47.7 s
+without a loop, 4.7 s in such chunks and 4.3 s as a loop, of ResNet50 (7,768 operations)
+214, 48 and 32 s (2 ps and a worker on two cores, measured at 4c1c5a7). A larger model
+computes long enough that six more messages per step do not matter.
 """
 
 

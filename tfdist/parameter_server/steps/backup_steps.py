@@ -74,7 +74,7 @@ class BackupSteps(RoundSteps):
         self._wait(self._batches)
 
     def _wait(self, gradients: int) -> None:
-        """Waits for the update of the current round, if it has so many."""
+        """Waits for the update of the current round, if it has that many gradients."""
         if not self._has_update:
             return
 

@@ -90,7 +90,7 @@ class InFlight:
                 if a function that was submitted later has finished first.
             steps: How many steps it runs.
             batches: Its batches, as `under_way` returns them; by default the argument.
-            on_end: Called with the fetched result, whatever has finished before. Returns
+            on_end: Called with the fetched result, in any order. Returns
                 what says whether the weights have what the function computed.
             explain: Takes its error if it fails, and returns what to raise.
 
@@ -186,7 +186,7 @@ class InFlight:
         return nullcontext() if self._patience is None else self._patience.waiting()
 
     def wait_until(self, has_ended: Callable[[float], bool]) -> None:
-        """Waits until something has ended; `has_ended` waits for so many seconds."""
+        """Waits until something has ended; `has_ended` waits for that many seconds."""
         with self.waiting():
             while not has_ended(_SLICE_SECONDS):
                 self.check()

@@ -70,7 +70,7 @@ class _Message:
 
 
 class RoundSteps(WorkerSteps, RoundsUnderWay):
-    """Runs the train steps of a model in rounds of so many batches.
+    """Runs the train steps of a model in rounds of several batches.
 
     Batches are numbered, and dealt out to rounds in their order: batch i belongs to round
     i // N. Any worker may compute any of them.
@@ -90,7 +90,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         self._round = 0
         self._batch = 0
         self._dealt = 0
-        # Workers lost, and those after which all went on. Another thread counts the first.
+        # Workers lost, and those after which all continued. Another thread counts the first.
         self._lock = threading.Lock()
         self._lost = self._recovered = 0
         self._early: list[_Message] = []

@@ -17,7 +17,7 @@ from tfdist.liveness.step_error import is_about_shapes
 from tfdist.synchronous.reader.indivisible import OF_THE_WHOLE
 
 _NO_NUMBER = re.compile(r"\bNone\b|NoneType|partially known|unknown TensorShape")
-# Keras's check of a layer's input shows the whole shape, whatever is wrong with it.
+# Keras's check of a layer's input shows the whole shape for any error.
 _OF_ANOTHER_AXIS = re.compile(
     r"incompatible with the layer: expected (ndim|min_ndim|max_ndim|axis (?!0\b))"
 )

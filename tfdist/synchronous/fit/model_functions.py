@@ -20,7 +20,7 @@ from tfdist.synchronous.replica.step import ReplicaStep
 class ModelFunctions:
     """The functions of one model, each traced once per structure of batches.
 
-    All workers trace the same functions the same number of times, whatever the sizes of
+    All workers trace the same functions the same number of times, for any sizes of
     their shares. TensorFlow matches collectives between workers by their number: each call
     of a function draws the next numbers for its collectives in the order in which they
     were traced. Workers that call differently traced functions would wait for each other
