@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ..matrix import results
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTRA = re.compile(r"pip install (.+?) \(the extra `(\w+)`\)")
 
@@ -16,6 +18,22 @@ def setup():
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     return parser
+
+
+def test_the_newest_release_of_the_changelog_is_this_version(setup):
+    page = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## ([\d.]+) \(\d{4}-\d\d-\d\d\)$", page, re.M)
+    assert newest[1] == setup["metadata"]["version"]
+
+
+def test_the_classifiers_name_the_pythons_that_passed(setup):
+    passed = {
+        run["found"]["python"].rpartition(".")[0]
+        for run in results.load()
+        if run["tests"] != "private" and run["failed"] == 0
+    }
+    named = re.findall(r"Python :: (3\.\d+)$", setup["metadata"]["classifiers"], re.M)
+    assert set(named) == passed
 
 
 def texts(path):
