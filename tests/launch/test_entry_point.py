@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launch import command_line
 from tf_config.commands import COMMANDS, as_typed
 
 from ..launch_programs.launcher import ROOT
@@ -85,6 +86,19 @@ def test_an_error_says_which_command_it_is_of(run):
     done = run("local", "--num_ps=1")
     assert done.returncode == 2
     assert done.stderr.startswith("tfdist local: error: no script given")
+
+
+def test_an_error_names_commands_as_they_are_typed(monkeypatch, capsys):
+    def main(_):
+        raise command_line.UsageError("give the same flags as for launch.task")
+
+    monkeypatch.setattr(sys, "argv", ["tfdist doctor"])
+    with pytest.raises(SystemExit):
+        command_line.run(main, "python -m launch.doctor")
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "tfdist doctor: error: give the same flags as for tfdist task\n"
+    )
 
 
 def test_a_launcher_starts_without_tensorflow(run, tmp_path):
