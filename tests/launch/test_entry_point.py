@@ -3,6 +3,7 @@
 import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,36 @@ def test_an_error_names_commands_as_they_are_typed(monkeypatch, capsys):
     assert told.startswith(
         "tfdist doctor: error: give the same flags as for tfdist task\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["si"], {"simulate"}),
+        (["--v"], {"--version"}),
+        (["local", "--num_"], {"--num_ps", "--num_workers"}),
+        (["plan", "--js"], {"--json"}),
+        (["local", "train"], set()),  # The shell offers files.
+        (["lokal", "--num_"], set()),
+    ],
+)
+def test_bash_completes_commands_and_their_flags(
+    run, console, tmp_path, typed, offered
+):
+    """As on Tab after the last word."""
+    script = f"""\
+tfdist() {{ {shlex.join([sys.executable, str(console)])} "$@"; }}
+source <(tfdist completion)
+COMP_WORDS=(tfdist {shlex.join(typed)})
+COMP_CWORD={len(typed)}
+_tfdist
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    path = tmp_path / "tab.sh"
+    path.write_text(script)
+    done = run.python(str(path), python=("bash",))
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == offered
 
 
 def test_a_launcher_starts_without_tensorflow(run, tmp_path):
