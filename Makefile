@@ -134,7 +134,7 @@ dist: $(RELEASE)/.made
 
 $(RELEASE)/.made:
 	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/pip install --quiet build twine
+	$(RELEASE)/bin/pip install --quiet build twine 'readme_renderer[md]'
 	touch $@
 
 $(VENV)/.examples: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
