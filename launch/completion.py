@@ -1,6 +1,6 @@
 """What completes the console command in bash and zsh: its commands, and their flags.
 
-source <(tfdist completion)
+A shell reads it by `source <(tfdist completion)`.
 """
 
 from tf_config.commands import COMMANDS, CONSOLE
