@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from documents import PAGES
 
 from ..matrix import results
 
@@ -24,6 +25,13 @@ def test_the_newest_release_of_the_changelog_is_this_version(setup):
     page = (ROOT / "CHANGELOG.md").read_text()
     newest = re.search(r"^## ([\d.]+) \(\d{4}-\d\d-\d\d\)$", page, re.M)
     assert newest[1] == setup["metadata"]["version"]
+
+
+def test_the_pages_name_this_version(setup):
+    """In the names of wheels and tags."""
+    pattern = re.compile(r"(?:tfdist-|git tag v)(\d+\.\d+\.\d+)")
+    found = {name for page in PAGES for name in pattern.findall(page.read_text())}
+    assert found == {setup["metadata"]["version"]}
 
 
 def test_the_classifiers_name_the_pythons_that_passed(setup):
