@@ -12,6 +12,7 @@ PEERS_PYTHON ?= python3.11
 # Flower's own protobuf and rich, in front of the packages of $(VENV).
 FLOWER := build/flower
 PACKAGES := import sysconfig; folder = sysconfig.get_path("purelib")
+RELEASE := build/release
 # The versions that were tried together; `make lock` renews them.
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 # A commit has an order of tests of its own: `make test SEED=7` tries another one.
@@ -22,7 +23,7 @@ ENGINES :=
 
 .DELETE_ON_ERROR:
 .PHONY: help mnist test test-quick test-all check doctests lock docs \
-	docs-private-api features mutants sweeps scripts matrix lint types wheel peers flower clean
+	docs-private-api features mutants sweeps scripts matrix lint types wheel dist peers flower clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -34,6 +35,7 @@ help:
 	@echo "make mutants  break the code in a dozen ways: a test must notice each"
 	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
+	@echo "make dist    build the wheel and the source distribution of a release into dist/"
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  the counts and the rooms in docs/private-api.md"
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
@@ -122,6 +124,19 @@ wheel: $(VENV)/.dev
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir $(CHECK) .
 	$(BIN)/pip install --quiet --no-deps --target $(CHECK)/site $(CHECK)/*.whl
 
+# Of the last commit, so that nothing is released that git does not know.
+dist: $(RELEASE)/.made
+	rm -rf dist $(RELEASE)/source
+	mkdir $(RELEASE)/source
+	git archive HEAD | tar -x -C $(RELEASE)/source
+	$(RELEASE)/bin/python -m build --outdir dist $(RELEASE)/source
+	$(RELEASE)/bin/twine check --strict dist/*
+
+$(RELEASE)/.made:
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet build twine 'readme_renderer[md]'
+	touch $@
+
 $(VENV)/.examples: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
 	$(INSTALL) --editable '.[examples]'
 	touch $@
@@ -149,4 +164,4 @@ $(VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) build logs *.egg-info
+	rm -rf $(VENV) build dist logs *.egg-info

@@ -247,7 +247,8 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
             error, ScriptError
         )
         hint = "\n(see --help for the flags)" if about_flags else ""
-        print(f"{command}: error: {error}{hint}", file=sys.stderr)
+        text = as_typed(str(error), sys.argv[0])
+        print(f"{command}: error: {text}{hint}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         # Once a job has started, its signals are the job's: see `launch.foreground`.

@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 
+from launch import completion
 from tf_config.commands import COMMANDS, CONSOLE, listing
 from tf_config.contract import EXIT_USAGE
 
@@ -18,7 +19,8 @@ _USAGE = f"""\
 
 {listing()}
 
-Each but server shows its flags with --help; {CONSOLE} --version shows the version."""
+Each but server shows its flags with --help; {CONSOLE} --version shows the version, and
+{CONSOLE} completion what bash and zsh need to complete all of this."""
 
 
 def main() -> int:
@@ -32,6 +34,8 @@ def main() -> int:
         runpy.run_module(COMMANDS[name][0], run_name="__main__")
     elif name == "--version":
         print(CONSOLE, importlib.metadata.version("tfdist"))
+    elif name == "completion":
+        print(completion.script())
     elif name == "--help":
         print(_USAGE)
     else:

@@ -174,5 +174,5 @@ def _check(
     if importlib.util.find_spec("cloudpickle") is None:
         raise ImportError(
             "launch.run needs cloudpickle to send the function to other processes: "
-            "pip install 'tfdist[notebook]'"
+            "pip install 'cloudpickle>=3' (the extra `notebook`)"
         )

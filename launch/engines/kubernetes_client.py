@@ -9,8 +9,8 @@ from typing import Any
 from launch.engines.engine import EngineError
 
 MISSING = (
-    "the package kubernetes is not installed: pip install 'tfdist[kubernetes]', here and "
-    "not in the image"
+    "the package kubernetes is not installed: pip install 'kubernetes>=28' (the extra "
+    "`kubernetes`), here and not in the image"
 )
 """What to say where the optional packages are needed and missing."""
 

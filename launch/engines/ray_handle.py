@@ -114,8 +114,8 @@ def check_installed() -> None:
 
     if importlib.util.find_spec("ray") is None:
         raise EngineError(
-            "Ray is not installed here: pip install 'tfdist[ray]', with the version that "
-            "the cluster has"
+            "Ray is not installed here: pip install 'ray>=2.60' (the extra `ray`), in the "
+            "version that the cluster has"
         )
 
 

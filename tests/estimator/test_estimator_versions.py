@@ -6,6 +6,8 @@ from tfdist._requires import check_tensorflow
 from tfdist.estimator import versions
 from tfdist.estimator.versions import EstimatorImportError
 
+INSTALL = "pip install 'tensorflow-estimator==2.15.0' tf_keras (the extra `estimator`)"
+
 
 def installed(estimator="2.15.0", keras="2.21.0"):
     return {"tensorflow-estimator": estimator, "tf_keras": keras}
@@ -28,7 +30,7 @@ def test_what_it_needs(tensorflow):
 def test_missing_or_other_versions_name_the_extra(given, words):
     with pytest.raises(EstimatorImportError, match=words) as raised:
         versions.check("2.21.0", given)
-    assert "pip install 'tfdist[estimator]'" in str(raised.value)
+    assert INSTALL in str(raised.value)
 
 
 def test_keras_of_another_tensorflow():
@@ -59,7 +61,7 @@ except ImportError as error:
 
 def test_not_installed(run_program):
     done = run_program("estimator_not_installed.py")
-    assert "pip install 'tfdist[estimator]'" in done.stdout, done.stderr
+    assert INSTALL in done.stdout, done.stderr
 
 
 def test_old_tensorflow_is_named_before_anything_fails(run_python):

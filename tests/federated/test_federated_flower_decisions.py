@@ -88,7 +88,7 @@ def test_without_flower_the_error_says_what_to_install(monkeypatch):
     )
     for name in flower.__all__:
         monkeypatch.delitem(vars(flower), name, raising=False)
-        with pytest.raises(ImportError, match=r"pip install 'tfdist\[flower\]'"):
+        with pytest.raises(ImportError, match="pip install 'flwr>=1.41'"):
             getattr(flower, name)
     with pytest.raises(AttributeError, match="no attribute 'Strategy'"):
         _ = flower.Strategy

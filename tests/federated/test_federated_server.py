@@ -177,7 +177,7 @@ def test_epsilon_is_for_a_sampling_that_has_one(monkeypatch):
     with pytest.raises(ValueError, match="delta=1"):
         mechanism.epsilon(federated.PoissonSampling(0.1), 10, 1)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ImportError, match=r"pip install 'tfdist\[privacy\]'"):
+    with pytest.raises(ImportError, match="pip install 'dp-accounting>=0.6'"):
         mechanism.epsilon(federated.PoissonSampling(0.1), 10, 1e-5)
 
 

@@ -50,7 +50,7 @@ needs_kubernetes = [
         reason=f"there is no {ARCHIVE}: set KUBERNETES_TEST_BINARIES to its directory",
     ),
     pytest.mark.skipif(
-        not _has_client(), reason="there is no client: pip install 'tfdist[kubernetes]'"
+        not _has_client(), reason="there is no client: pip install '.[kubernetes]'"
     ),
 ]
 

@@ -3,12 +3,14 @@
 import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launch import command_line
 from tf_config.commands import COMMANDS, as_typed
 
 from ..launch_programs.launcher import ROOT
@@ -85,6 +87,49 @@ def test_an_error_says_which_command_it_is_of(run):
     done = run("local", "--num_ps=1")
     assert done.returncode == 2
     assert done.stderr.startswith("tfdist local: error: no script given")
+
+
+def test_an_error_names_commands_as_they_are_typed(monkeypatch, capsys):
+    def main(_):
+        raise command_line.UsageError("give the same flags as for launch.task")
+
+    monkeypatch.setattr(sys, "argv", ["tfdist doctor"])
+    with pytest.raises(SystemExit):
+        command_line.run(main, "python -m launch.doctor")
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "tfdist doctor: error: give the same flags as for tfdist task\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["si"], {"simulate"}),
+        (["--v"], {"--version"}),
+        (["local", "--num_"], {"--num_ps", "--num_workers"}),
+        (["plan", "--js"], {"--json"}),
+        (["local", "train"], set()),  # The shell offers files.
+        (["lokal", "--num_"], set()),
+    ],
+)
+def test_bash_completes_commands_and_their_flags(
+    run, console, tmp_path, typed, offered
+):
+    """As on Tab after the last word."""
+    script = f"""\
+tfdist() {{ {shlex.join([sys.executable, str(console)])} "$@"; }}
+source <(tfdist completion)
+COMP_WORDS=(tfdist {shlex.join(typed)})
+COMP_CWORD={len(typed)}
+_tfdist
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    path = tmp_path / "tab.sh"
+    path.write_text(script)
+    done = run.python(str(path), python=("bash",))
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == offered
 
 
 def test_a_launcher_starts_without_tensorflow(run, tmp_path):

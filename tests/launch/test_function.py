@@ -192,7 +192,7 @@ def test_a_task_of_a_cluster_is_refused(call):
 
 def test_cloudpickle_is_asked_for(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(ImportError, match=r"pip install 'tfdist\[notebook\]'"):
+    with pytest.raises(ImportError, match="pip install 'cloudpickle>=3'"):
         call(print)
 
 

@@ -36,7 +36,7 @@ from ..kubernetes.kubernetes_kubelet import expand
 from ..kubernetes.kubernetes_schemas import KINDS, problems
 from .test_launch_fuzz import snares
 
-pytest.importorskip("kubernetes", reason="pip install 'tfdist[kubernetes]'")
+pytest.importorskip("kubernetes", reason="pip install '.[kubernetes]'")
 yaml = pytest.importorskip("yaml")
 
 KEY = "00112233"
@@ -389,7 +389,7 @@ def test_what_keeps_strangers_out(asked, protection, monkeypatch):
 def test_without_the_packages(module, flags):
     with (
         mock.patch.dict(sys.modules, {module: None}),
-        pytest.raises(EngineError, match=r"pip install 'tfdist\[kubernetes\]'"),
+        pytest.raises(EngineError, match="pip install 'kubernetes>=28'"),
     ):
         kubernetes.main(["launch.kubernetes", "--image=x", *flags, "train.py"])
 

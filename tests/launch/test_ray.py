@@ -359,7 +359,9 @@ def test_a_script_is_found_where_it_is_shipped(script, argument):
 def test_without_ray(monkeypatch):
     Path("train.py").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    message = re.escape("Ray is not installed here: pip install 'tfdist[ray]'")
+    message = re.escape(
+        "Ray is not installed here: pip install 'ray>=2.60' (the extra `ray`)"
+    )
     with pytest.raises(EngineError, match=message):
         ray.main(["launch.ray", "train.py"])
     with pytest.raises(EngineError, match=message):

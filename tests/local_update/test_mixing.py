@@ -318,7 +318,7 @@ def test_random_regular_graphs():
 
 def test_random_regular_without_networkx(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(ImportError, match=r"pip install 'tfdist\[networkx\]'"):
+    with pytest.raises(ImportError, match="pip install 'networkx>=3'"):
         mixing.random_regular(8)
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -259,23 +260,40 @@ def test_the_public_names():
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)
 
 
-def moved():
-    """The modules that moved, before and now, as the changelog says."""
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the changelog's table that has these columns."""
     page = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
-    rows = page.partition("| before | now |")[2].splitlines()[2:]
-    for row in itertools.takewhile(str.strip, rows):
-        package, before, now = row.strip("| ").split(" | ")
-        files = before.replace("/", ".").replace(".py", "").split(", ")
-        names = [f"{package.strip('`')}.{each}" for each in files]
-        yield names, re.findall(r"`(.+?)`", now)
+    table = page.partition(f"| {heading} |\n")[2].splitlines()[1:]
+    lines = itertools.takewhile(str.strip, table)
+    return [line.strip("| ").split(" | ") for line in lines]
 
 
-@pytest.mark.parametrize(("before", "now"), moved())
-def test_the_changelog_says_what_moved(before, now):
-    assert all(importlib.util.find_spec(name) for name in now)
-    for name in before:
+MOVED = rows("package | module before | module now")
+GONE = rows("before | now") + rows("removed | use instead")
+
+
+def test_the_changelog_has_its_tables():
+    assert len(MOVED) == 12
+    assert len(GONE) == 18
+
+
+@pytest.mark.parametrize(("package", "before", "now"), MOVED)
+def test_the_changelog_says_what_moved(package, before, now):
+    assert all(importlib.util.find_spec(name) for name in re.findall(r"`(.+?)`", now))
+    for file in before.split(", "):
+        name = f"{package.strip('`')}.{file.removesuffix('.py').replace('/', '.')}"
         found = find_module(name)
         assert found is None or found.submodule_search_locations, name
+
+
+@pytest.mark.parametrize(("gone", "instead"), GONE)
+def test_the_changelog_says_what_is_gone(gone, instead):
+    """`f` of `tfdist.x` is not in `tfdist.x`; what has no owner there is not in `tfdist`."""
+    assert instead
+    names, _, owners = gone.partition(" of ")
+    for owner in re.findall(r"`([\w.]+)`", owners) or ["tfdist"]:
+        for name in re.findall(r"`(\w+)`", names):
+            assert not hasattr(pkgutil.resolve_name(owner), name), (owner, name)
 
 
 def find_module(name):

@@ -3,7 +3,7 @@
     from tfdist import estimator
 
 replaces `tf.estimator`, which TensorFlow 2.16 removed. It needs the extra
-`tfdist[estimator]`: tensorflow-estimator 2.15.0 and tf_keras. `import tfdist` alone does
+`estimator`: tensorflow-estimator 2.15.0 and tf_keras. `import tfdist` alone does
 not import this package.
 """
 

@@ -6,7 +6,7 @@ This module imports none of them, so that it can report what is missing.
 from collections.abc import Mapping
 
 ESTIMATOR = "2.15.0"
-_EXTRA = "pip install 'tfdist[estimator]'"
+_EXTRA = "pip install 'tensorflow-estimator==2.15.0' tf_keras (the extra `estimator`)"
 
 
 class EstimatorImportError(ImportError):

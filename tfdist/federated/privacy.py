@@ -104,7 +104,7 @@ class GaussianMechanism:
         except ImportError as error:
             raise ImportError(
                 "epsilon needs dp-accounting, which tfdist does not install by itself: "
-                "pip install 'tfdist[privacy]'"
+                "pip install 'dp-accounting>=0.6' (the extra `privacy`)"
             ) from error
         noise = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         accountant = dp_accounting.rdp.RdpAccountant()

@@ -132,7 +132,7 @@ def random_regular(participants: int, degree: int = 4, seed: int = 0) -> Topolog
     except ImportError as error:
         raise ImportError(
             "a random regular graph needs networkx, which tfdist does not install by "
-            "itself: pip install 'tfdist[networkx]'"
+            "itself: pip install 'networkx>=3' (the extra `networkx`)"
         ) from error
     try:
         graph = networkx.random_regular_graph(degree, participants, seed=seed)

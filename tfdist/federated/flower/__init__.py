@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     if importlib.util.find_spec("flwr") is None:
         raise ImportError(
             f"tfdist.federated.flower.{name} needs Flower, which is not installed: "
-            "pip install 'tfdist[flower]'"
+            "pip install 'flwr>=1.41' (the extra `flower`)"
         )
     value = getattr(importlib.import_module(_ON_FLOWER[name]), name)
     globals()[name] = value  # Python finds it without this function from now on.
