@@ -11,17 +11,9 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._refusal import RefusalError
 from tfdist.embedding import checks
-from tfdist.embedding.growing import files
-from tfdist.embedding.growing.admission import (
-    Admission,
-    admission_of,
-)
-from tfdist.embedding.growing.eviction import (
-    Eviction,
-    EvictSmall,
-    evictions_of,
-)
-from tfdist.embedding.growing.hashing import BUCKETS
+from tfdist.embedding.growing import arguments, files
+from tfdist.embedding.growing.admission import Admission, admission_of
+from tfdist.embedding.growing.eviction import Eviction, EvictSmall, evictions_of
 from tfdist.embedding.growing.ids import check_once, ids_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
@@ -33,7 +25,6 @@ from tfdist.variables.initial_value import Unwritten
 from tfdist.variables.partitioned import PartitionedVariable
 
 _CHUNK = 1_000_000  # rows
-_MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
 
 
 class GrowingLayer(keras.layers.Layer):
@@ -57,24 +48,15 @@ class GrowingLayer(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if max_rows is None:
-            raise ValueError(
-                f"{type(self).__name__} needs max_rows, the number of rows to reserve on "
-                "all ps together. Rows that nobody has take no memory: "
-                "max_rows=50_000_000, for example"
-            )
-        checks.positive(output_dim=output_dim, max_rows=max_rows)
-        if key_dtype not in ("int64", "string"):
-            raise ValueError(f"key_dtype is int64 or string; received {key_dtype!r}")
+        name = type(self).__name__
+        max_rows = arguments.checked_sizes(name, output_dim, max_rows)
+        arguments.check_key_dtype(key_dtype)
         is_drawn = seed is None
         if seed is None:
             # As Keras draws those of its initializers: `set_random_seed` repeats it, and
             # two tables have other rows for the same ids.
             seed = random.randint(1, 10**9)
-        if not isinstance(seed, int) or abs(seed) >= 2**63:
-            raise ValueError(
-                f"seed is a whole number of 63 bits, or None; received {seed!r}"
-            )
+        arguments.check_seed(seed)
         self.output_dim = output_dim
         self.max_rows = max_rows
         self.key_dtype = key_dtype
@@ -114,14 +96,9 @@ class GrowingLayer(keras.layers.Layer):
 
     def _build(self) -> None:
         self._strategy = tf.distribute.get_strategy()
+        arguments.check_strategy(self._strategy)
         num_ps = getattr(self._strategy, "num_ps", 1)
-        _check_strategy(self._strategy, num_ps)
-        rows = -(-self.max_rows // num_ps) + 1  # One is that of absent ids.
-        if rows > _MOST:
-            raise ValueError(
-                f"{self.name} has room for {_MOST - 1} rows on each ps at most; "
-                f"max_rows={self.max_rows} asks for {rows - 1} on each of {num_ps}"
-            )
+        rows = arguments.rows_of_each(self.name, self.max_rows, num_ps)
         # In one process, Keras's optimizers may read and write all rows at once.
         is_on_ps = hasattr(self._strategy, "num_ps")
         with creating(request=Request(on_every_ps=True)):
@@ -325,22 +302,3 @@ class GrowingLayer(keras.layers.Layer):
             "eviction": [rule_of(each) for each in config["eviction"]],
         }
         return cls(**made)
-
-
-def _check_strategy(strategy: Any, num_ps: int) -> None:
-    is_on_ps = hasattr(strategy, "num_ps")
-    # A strategy with a driver of its own trains a model in each of several processes, even
-    # if it counts as one replica, as LocalUpdateStrategy does.
-    is_one_of_many = strategy.num_replicas_in_sync > 1 or hasattr(
-        strategy, "fit_driver"
-    )
-    if not is_on_ps and is_one_of_many:
-        raise RefusalError(
-            "a table that grows lives on parameter servers, or in one process; under "
-            f"{type(strategy).__name__}, each replica would give ids other rows. Use "
-            "tfdist.ParameterServerStrategy"
-        )
-    if num_ps > BUCKETS:
-        raise RefusalError(
-            f"a table that grows can be on {BUCKETS} ps at most; there are {num_ps}"
-        )
