@@ -178,11 +178,11 @@ class GrowingLayer(keras.layers.Layer):
             For how many ids there was no room.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
             ValueError: If ids repeat, or are more than `max_rows`, or the rows have
                 another shape.
         """
-        self._check_quiet("upsert")
+        self._await_quiet("upsert")
         ids, rows = self._as_vector(ids), np.asarray(rows, self.variable_dtype)
         if rows.shape != (len(ids), self.output_dim):
             raise ValueError(
@@ -201,18 +201,18 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows of ids; returns how many there were.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
         """
-        self._check_quiet("remove")
+        self._await_quiet("remove")
         return self.table.remove(np.unique(self._as_vector(ids)))
 
     def evict(self) -> int:
         """Gives up the rows that the rules of `eviction` give up; returns how many.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
         """
-        self._check_quiet("evict")
+        self._await_quiet("evict")
         return self.table.evict() if self.eviction else 0
 
     def export(self, chunk: int = _CHUNK) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -245,14 +245,18 @@ class GrowingLayer(keras.layers.Layer):
                 f"{self.path} has no table yet: build it, or call it first"
             )
 
-    def _check_quiet(self, what: str) -> None:
+    def _await_quiet(self, what: str) -> None:
+        """Waits for the last steps on ps; refuses within an epoch, where more follow."""
         self._check_grows()
-        in_flight = getattr(self._strategy, "in_flight", None)
-        if in_flight is not None and in_flight.under_way():
+        if not hasattr(self._strategy, "num_ps"):
+            return  # In one process, no step is under way when somebody else's turn is.
+        # Not whether steps are under way just now: a program would sometimes run.
+        if self._strategy.fit_driver.is_within_epoch:
             raise RuntimeError(
                 f"{what}: steps are under way that use rows of {self.path}. Call it "
                 "between two calls of fit, or in a callback at the end of an epoch"
             )
+        self._strategy.in_flight.join()
 
     def save_own_variables(self, store: Any) -> None:
         """Writes ids and their rows, as the chief reads them."""
@@ -263,10 +267,10 @@ class GrowingLayer(keras.layers.Layer):
         """Replaces the table by the ids and rows of a file.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
             ValueError: If the file is of another `output_dim`, or has too many rows.
         """
-        self._check_quiet("load")
+        self._await_quiet("load")
         files.load(self, store)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
