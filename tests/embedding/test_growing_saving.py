@@ -232,6 +232,11 @@ def test_what_cannot_be_frozen_is_refused(make, options, words):
         tfdist.frozen(model, **options)
 
 
+def test_frozen_takes_a_model():
+    with pytest.raises(TypeError, match="received 'model.keras'. Load a file first"):
+        tfdist.frozen("model.keras")
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()

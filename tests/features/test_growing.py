@@ -247,6 +247,20 @@ def test_rows_are_not_given_up_within_an_epoch(strategy):
     assert done == [0, 1, 2, 0] * 2
 
 
+def test_strings_of_numpy_are_refused_in_words(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200, key_dtype="string")
+        model = keras.Sequential([keras.Input((), dtype="string"), table])
+        model.compile("sgd", total)
+    words = np.array(["a", "bc"])
+    with pytest.raises(ValueError, match="Invalid dtype") as told:
+        model.fit(words, np.zeros(2), verbose=0)
+    if hasattr(told.value, "__notes__"):  # From Python 3.11 on.
+        assert "tf.constant(x)" in told.value.__notes__[0]
+    model.fit(tf.constant(words), np.zeros(2), verbose=0)
+    assert table.size() == 2
+
+
 class Subclass(keras.Model):
     """Its own `call` does not say whether it trains, and `fit` builds it."""
 

@@ -1,7 +1,9 @@
 """What the arguments of a layer whose table grows may be, and where it may be built."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist._refusal import RefusalError
@@ -9,6 +11,53 @@ from tfdist.embedding import checks
 from tfdist.embedding.growing.hashing import BUCKETS
 
 _MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
+
+# What the layers that people come from take, and what does the same here.
+_INSTEAD = {
+    "input_dim": "there is no vocabulary: max_rows= says for how many rows there is room",
+    "embeddings_constraint": "it would read all rows that are reserved, in each step: "
+    "apply keras.layers.UnitNormalization, for example, to the rows of the step",
+    "embeddings_regularizer": "it would read all rows that are reserved, in each step: "
+    "activity_regularizer= has the rows of the step",
+    "mask_zero": "0 is an id like any other: call the next layer with "
+    "mask=keras.ops.not_equal(ids, 0), or use DynamicEmbeddingBag(padding=0)",
+    "lora_rank": "it adapts a table of a fixed size: use tfdist.Embedding",
+    "lora_alpha": "it adapts a table of a fixed size: use tfdist.Embedding",
+    "input_length": "any length will do, and keras.Input(shape) says which it is",
+    "weights": "rows belong to ids: set them by upsert(ids, rows) once the layer is built",
+    "partitioner": "rows are dealt to all ps by the hash of their ids",
+    "partition_strategy": "rows are dealt to all ps by the hash of their ids",
+    "max_norm": "apply keras.ops.clip or a layer of yours to the rows of the step",
+    "aggregate": "each ps sends rows or sums, whichever are fewer bytes",
+    "vocabulary": "training creates rows: use upsert(ids, rows) for those known before",
+}
+
+
+def check_positional(layer: str, output_dim: Any, others: tuple[Any, ...]) -> None:
+    """Raises TypeError if more than `output_dim` is given by its position."""
+    if not others:
+        return
+    received = f"{layer}{(output_dim, *others)}"
+    if isinstance(others[0], int):
+        # The habit of keras.layers.Embedding(input_dim, output_dim).
+        raise TypeError(
+            f"{layer} has no vocabulary size, since its table grows; received {received}. "
+            f"Write {layer}({others[0]}, max_rows={output_dim}): the width of a row, and "
+            "for how many rows there is room"
+        )
+    raise TypeError(
+        f"{layer} takes output_dim by its position, and all else by its name; received "
+        f"{received}"
+    )
+
+
+def check_names(layer: str, names: Iterable[str]) -> None:
+    """Raises ValueError if another layer's argument is among these names."""
+    if refused := [f"{name} ({_INSTEAD[name]})" for name in names if name in _INSTEAD]:
+        raise ValueError(
+            f"{layer} has no {'; no '.join(refused)}. Its arguments are those of "
+            "tfdist.DynamicEmbedding and keras.layers.Layer"
+        )
 
 
 def checked_sizes(layer: str, output_dim: int, max_rows: int | None) -> int:
@@ -74,3 +123,37 @@ def rows_of_each(layer: str, max_rows: int, num_ps: int) -> int:
             f"max_rows={max_rows} asks for {rows - 1} on each of {num_ps}"
         )
     return rows
+
+
+def refusal_of_memory(
+    layer: str, rows: int, output_dim: int, dtype: tf.DType
+) -> RefusalError:
+    """Returns the error for a table that one process has no memory for."""
+    size = rows * output_dim * dtype.size
+    return RefusalError(
+        f"{layer}: this process cannot have {size:,} bytes for {rows:,} rows of {output_dim} "
+        f"numbers ({dtype.name}), and needs as much again for each slot of the optimizer "
+        "(SGD has none, Adagrad 1, Adam 2). In one process all max_rows take memory: "
+        "reserve fewer, or use tfdist.ParameterServerStrategy, where a row takes memory "
+        "once an id has it"
+    )
+
+
+def rows_to_set(rows: Any, shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """Returns rows that `upsert` was given.
+
+    Raises:
+        ValueError: If they have another shape, or are no numbers.
+    """
+    try:
+        array = np.asarray(rows, dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"upsert takes rows of {dtype} of the shape {shape}: {error}"
+        ) from error
+    if array.shape != shape:
+        raise ValueError(
+            f"upsert takes rows of the shape {shape} for {shape[0]} ids; received "
+            f"{array.shape}"
+        )
+    return array

@@ -14,7 +14,7 @@ from tfdist.embedding import checks
 from tfdist.embedding.growing import arguments, files
 from tfdist.embedding.growing.admission import Admission, admission_of
 from tfdist.embedding.growing.eviction import Eviction, EvictSmall, evictions_of
-from tfdist.embedding.growing.ids import check_once, ids_of
+from tfdist.embedding.growing.ids import check_dtype, check_once, ids_of, vector_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.rules import config_of, rule_of
@@ -37,7 +37,7 @@ class GrowingLayer(keras.layers.Layer):
     def __init__(
         self,
         output_dim: int,
-        *,
+        *others: Any,
         max_rows: int | None = None,
         key_dtype: str = "int64",
         embeddings_initializer: Any = "uniform",
@@ -47,8 +47,11 @@ class GrowingLayer(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
         name = type(self).__name__
+        # Before Keras, which would take some of them for its own: input_dim, for example.
+        arguments.check_positional(name, output_dim, others)
+        arguments.check_names(name, kwargs)
+        super().__init__(**kwargs)
         max_rows = arguments.checked_sizes(name, output_dim, max_rows)
         arguments.check_key_dtype(key_dtype)
         is_drawn = seed is None
@@ -101,12 +104,18 @@ class GrowingLayer(keras.layers.Layer):
         rows = arguments.rows_of_each(self.name, self.max_rows, num_ps)
         # In one process, Keras's optimizers may read and write all rows at once.
         is_on_ps = hasattr(self._strategy, "num_ps")
-        with creating(request=Request(on_every_ps=True)):
-            self.embeddings = self.add_weight(
-                shape=(num_ps * rows, self.output_dim),
-                initializer=Unwritten() if is_on_ps else "zeros",
-                name="embeddings",
-            )
+        try:
+            with creating(request=Request(on_every_ps=True)):
+                self.embeddings = self.add_weight(
+                    shape=(num_ps * rows, self.output_dim),
+                    initializer=Unwritten() if is_on_ps else "zeros",
+                    name="embeddings",
+                )
+        except tf.errors.ResourceExhaustedError as error:
+            dtype = tf.as_dtype(self.variable_dtype)
+            raise arguments.refusal_of_memory(
+                self.name, rows, self.output_dim, dtype
+            ) from error
         value = _tf.value_of(self.embeddings)
         self.table = GrowingTable(
             value,
@@ -139,6 +148,11 @@ class GrowingLayer(keras.layers.Layer):
     def _ids(self, values: Any) -> tf.Tensor:
         return ids_of(values, self.key_dtype, self.path)
 
+    def _check_spec(self, inputs: Any) -> None:
+        # Where the model is written, and not first where it is fit.
+        for each in tf.nest.flatten(inputs):
+            check_dtype(tf.as_dtype(each.dtype), self.key_dtype, self.path)
+
     def size(self) -> int:
         """Returns how many ids have a row."""
         return sum(each["rows"] for each in self._states())
@@ -161,8 +175,8 @@ class GrowingLayer(keras.layers.Layer):
     def lookup(self, ids: Any) -> np.ndarray:
         """Returns the rows of ids, and zeros for those that have none: `[n, width]`."""
         self._check_built()
-        ids = tf.constant(self._as_vector(ids))
-        rows: np.ndarray = self.table.look_up(ids, creates=False).numpy()
+        found = tf.constant(self._as_vector(ids))
+        rows: np.ndarray = self.table.look_up(found, creates=False).numpy()
         return rows
 
     def upsert(self, ids: Any, rows: Any) -> int:
@@ -183,13 +197,11 @@ class GrowingLayer(keras.layers.Layer):
                 another shape.
         """
         self._await_quiet("upsert")
-        ids, rows = self._as_vector(ids), np.asarray(rows, self.variable_dtype)
-        if rows.shape != (len(ids), self.output_dim):
-            raise ValueError(
-                f"upsert takes rows of the shape {(len(ids), self.output_dim)} for "
-                f"{len(ids)} ids; received {rows.shape}"
-            )
-        check_once(ids)
+        given, ids = ids, self._as_vector(ids)
+        rows = arguments.rows_to_set(
+            rows, (len(ids), self.output_dim), self.variable_dtype
+        )
+        check_once(ids, np.asarray(given).reshape(-1))
         if len(ids) > self.max_rows:
             raise ValueError(
                 f"upsert: {len(ids)} ids cannot have rows in a table with max_rows="
@@ -216,7 +228,7 @@ class GrowingLayer(keras.layers.Layer):
         return self.table.evict() if self.eviction else 0
 
     def export(self, chunk: int = _CHUNK) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields all ids and their rows, at most `chunk` at a time.
+        """Returns an iterator over all ids and their rows, at most `chunk` at a time.
 
         Strings are there by their hashes.
 
@@ -225,14 +237,10 @@ class GrowingLayer(keras.layers.Layer):
         """
         checks.positive(chunk=chunk)
         self._check_built()
-        yield from self.table.export(chunk)
+        return self.table.export(chunk)
 
     def _as_vector(self, ids: Any) -> np.ndarray:
-        ids = np.asarray(ids).reshape(-1)
-        if not ids.size:  # Of nothing, NumPy makes floats.
-            return np.zeros(0, np.int64)
-        found: np.ndarray = self._ids(ids).numpy()
-        return found
+        return vector_of(ids, self.key_dtype, self.path)
 
     def _check_grows(self) -> None:
         if self.is_frozen:
@@ -242,7 +250,9 @@ class GrowingLayer(keras.layers.Layer):
     def _check_built(self) -> None:
         if not self.built:
             raise ValueError(
-                f"{self.path} has no table yet: build it, or call it first"
+                f"{self.name} has no table yet: a layer is built at its first call. Call "
+                "it, or the model that has it, with ids first, or build() it within "
+                "strategy.scope()"
             )
 
     def _await_quiet(self, what: str) -> None:
