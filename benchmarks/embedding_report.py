@@ -1,6 +1,6 @@
 """Tables of the results of embedding_traffic.py: pure functions of its JSON.
 
-    python benchmarks/embedding_report.py           # into docs/embeddings.md
+    python benchmarks/embedding_report.py           # into docs/measured-embeddings.md
     python benchmarks/embedding_report.py --check   # exits with status 1 if they differ
 
 No number there is typed by hand.
@@ -24,7 +24,7 @@ def markdown(done: dict[str, Any]) -> str:
     parts: dict[str, Callable[[list[Row]], str]] = {
         "bytes": _bytes_table,
         "speed": lambda rows: _speed_table(rows, done["rate"]),
-        "grid": _grid_table,
+        "grid": _grid_text,
     }
     tables = [
         table(rows)
@@ -121,8 +121,8 @@ def _speed_table(rows: list[Row], rate: str) -> str:
         )
     repeats = 1 + max(row["repeat"] for row in rows)
     return (
-        f"Examples per second on the same batches, with every link shaped to {rate}: medians "
-        f"(minimum to maximum) of {repeats} paired repeats.\n\n"
+        f"Examples per second on the same batches, with every link shaped to {rate}, in "
+        f"{repeats} paired repeats.\n\n"
         + pages.table(
             ["dim", "`embedding_lookup_sparse`", "plain", "chosen", "times faster"],
             lines,
@@ -130,9 +130,9 @@ def _speed_table(rows: list[Row], rate: str) -> str:
     )
 
 
-def _grid_table(rows: list[Row]) -> str:
-    lines, ratios, above = [], [], []
-    for (num_ps, _, ids, zipf), routes in sorted(_by_point(rows).items()):
+def _grid_text(rows: list[Row]) -> str:
+    ratios, above = [], []
+    for routes in _by_point(rows).values():
         per_step = {
             route: _per_step(each, "ps_bytes") for route, each in routes.items()
         }
@@ -142,34 +142,14 @@ def _grid_table(rows: list[Row]) -> str:
             model = {r: _per_step(each, "model_bytes") for r, each in routes.items()}
             least = min(model["stock"], model["aggregated"])
             above.append(model["chosen"] - least)
-        lines.append(
-            [
-                *(f"{each:g}" for each in (num_ps, ids, zipf)),
-                *(_mega(per_step[r]) for r in ("stock", "aggregated", "chosen")),
-                f"{ratios[-1]:.4f}",
-            ]
-        )
     return (
-        f"The choice, measured at {len(lines)} points of the grid (dim "
-        f"{rows[0]['workload']['dim']}). Relative to the better of the two routes, it "
+        f"The choice, measured at {len(ratios)} points of the grid (dim "
+        f"{rows[0]['workload']['dim']}), of which `benchmarks/measured/"
+        "embedding_traffic.json` has each. Relative to the better of the two routes, it "
         f"moved {statistics.median(ratios):.4f} (median) and {max(ratios):.4f} "
         f"(maximum). The ratio was above 1 at {len(above)} points; at "
         f"{sum(each <= 0 for each in above)} of these, the tensors were no larger, and "
-        "the difference is TCP overhead."
-        "\n\n<details><summary>Every point</summary>\n\n"
-        + pages.table(
-            [
-                "ps",
-                "ids per example",
-                "Zipf",
-                "`embedding_lookup_sparse`, MB",
-                "aggregated, MB",
-                "chosen, MB",
-                "chosen / better",
-            ],
-            lines,
-        )
-        + "\n</details>\n"
+        "the difference is TCP overhead.\n"
     )
 
 
@@ -238,7 +218,7 @@ def main(argv: Sequence[str]) -> int:
     """Writes the document, or checks it; returns the exit status."""
     name = "embedding_traffic"
     tables = f"{markdown(pages.measured(name))}\n{pages.recorded(name)}"
-    page = pages.DOCS / "embeddings.md"
+    page = pages.DOCS / "measured-embeddings.md"
     sections = {"embedding-traffic": f"\n{tables}\n"}
     return pages.publish(page, sections, "--check" in argv)
 

@@ -1,7 +1,7 @@
 """What tables that grow cost, beside tables of a fixed number of rows.
 
     sudo .venv/bin/python benchmarks/growing.py --json=benchmarks/measured/growing.json
-    python benchmarks/growing_report.py     # into docs/embeddings.md
+    python benchmarks/growing_report.py     # into docs/measured-embeddings.md
 
 Parts, each of which can be measured alone and replaces what the file has of it:
 

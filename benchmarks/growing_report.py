@@ -1,6 +1,6 @@
 """Tables of the results of growing.py: pure functions of its JSON.
 
-    python benchmarks/growing_report.py           # into docs/embeddings.md
+    python benchmarks/growing_report.py           # into docs/measured-embeddings.md
     python benchmarks/growing_report.py --check   # exits with status 1 if they differ
 
 No number there is typed by hand.
@@ -34,9 +34,9 @@ _DRIFT_NAMES = {
     "known": "none: the qualities themselves",
 }
 _ALONE = {
-    "lookups": "rows/s looked up in one process",
-    "sgd": "rows/s updated in one process by SGD",
-    "adagrad": "rows/s updated in one process by Adagrad",
+    "lookups": "rows/s looked up",
+    "sgd": "rows/s updated by SGD",
+    "adagrad": "rows/s updated by Adagrad",
 }
 _OPTIMIZERS = {"sgd": "SGD", "adagrad": "Adagrad"}
 _FLOAT = 4  # bytes
@@ -129,10 +129,12 @@ def markdown(done: dict[str, Any]) -> str:
     """Returns the tables of the measured parts, in Markdown."""
     reached = [target.row(done) for target in TARGETS if target.part in done]
     tables = [pages.table(["what", "median (min to max)", "target", ""], reached)]
-    measured = {part: make for part, make in _SECTIONS.items() if part in done}
-    tables += [make(done[part]["found"]) for part, make in measured.items()]
+    found = {part: done[part]["found"] for part in _PARTS if part in done}
+    if speeds := {part: found[part] for part in _OPTIMIZERS if part in found}:
+        tables.append(_speed_table(speeds))
+    tables += [make(found[part]) for part, make in _SECTIONS.items() if part in found]
     about = done["environment"]
-    commands = [f"    {done[part]['command']}\n" for part in measured]
+    commands = [f"    {done[part]['command']}\n" for part in found]
     tables.append(
         f"Python {about['python']}, TensorFlow {about['tensorflow']}, Keras "
         f"{about['keras']}, {about['cores']} cores.\n\n"
@@ -141,32 +143,20 @@ def markdown(done: dict[str, Any]) -> str:
     return "\n".join(tables)
 
 
-def _speed_table(found: dict[str, Any], optimizer: str) -> str:
-    measured = Measured.from_dict(found)
+def _speed_table(by_optimizer: dict[str, Any]) -> str:
     rows = []
-    for name in measured.contenders:
-        loss = measured.loss(name)
-        rows.append(
-            [
-                _NAMES[name],
-                f"{measured.spread(name, rate):,.0f}",
-                str(measured.ratio(name, STATIC, rate)),
-                # That of Paddle has also written the files with new ids.
-                "" if name == PADDLE_NEW else f"{measured.spread(name, cpu):.1f}",
-                f"{measured.spread(name, lambda r: r.kilobytes):,.0f}",
-                # New ids are noise: nothing can be learnt from them.
-                "" if name in (NEW, PADDLE_NEW) or loss is None else f"{loss:.3f}",
-            ]
-        )
+    for optimizer, found in by_optimizer.items():
+        measured = Measured.from_dict(found)
+        rows += [_speed_row(measured, optimizer, name) for name in measured.contenders]
     steps = measured.learnt[0].steps
     rounds = 1 + max(each.index for each in measured.rounds)
     return (
-        f"The recommender of [peers](peers.md) under {optimizer}, 2 ps and 2 "
-        f"workers, 10 steps per call, tables of a million rows: medians (minimum to "
-        f"maximum) of {rounds} rounds, and the loss after {steps:,} steps.\n\n"
+        "The recommender of [peers](peers.md), 2 ps and 2 workers, 10 steps per call, "
+        "tables of a million rows: medians of "
+        f"{rounds} rounds, and the loss after {steps:,} steps.\n\n"
         + pages.table(
             [
-                "table",
+                "optimizer, table",
                 "steps/s",
                 "of `tfdist.Embedding`",
                 "CPU ms per step",
@@ -176,6 +166,20 @@ def _speed_table(found: dict[str, Any], optimizer: str) -> str:
             rows,
         )
     )
+
+
+def _speed_row(measured: Measured, optimizer: str, name: str) -> list[str]:
+    loss = measured.loss(name)
+    return [
+        f"{_OPTIMIZERS[optimizer]}, {_NAMES[name]}",
+        f"{measured.spread(name, rate):,.0f}",
+        str(measured.ratio(name, STATIC, rate)),
+        # That of Paddle has also written the files with new ids.
+        "" if name == PADDLE_NEW else f"{measured.spread(name, cpu):.1f}",
+        f"{measured.spread(name, lambda r: r.kilobytes):,.0f}",
+        # New ids are noise: nothing can be learnt from them.
+        "" if name in (NEW, PADDLE_NEW) or loss is None else f"{loss:.3f}",
+    ]
 
 
 def _alone_table(found: dict[str, Any]) -> str:
@@ -190,7 +194,7 @@ def _alone_table(found: dict[str, Any]) -> str:
     about = measured.environment["tfra"]
     return (
         f"A table of its own in one process and one thread, {ids:,} ids in each step: rows "
-        "per second, medians (minimum to maximum), and the losses of both after "
+        "per second, and the losses of both after "
         f"{measured.learnt[0].steps:,} steps. TFRA is TensorFlow Recommenders Addons "
         f"{about['tensorflow-recommenders-addons']}, under TensorFlow "
         f"{about['tensorflow']} and tf_keras {about['tf_keras']}.\n\n"
@@ -225,7 +229,7 @@ def _drift_table(found: Sequence[dict[str, Any]]) -> str:
         f"{about['chunks']} chunks of {about['examples']:,} examples. A chunk is predicted "
         f"before it is trained on. Tables take {about['bytes'] / 1e6:.2f} MB, with "
         "Adagrad's slots and what rows take beside values: mean AUC after the first "
-        f"quarter, median (minimum to maximum) of {len(found)} logs.\n\n"
+        f"quarter of {len(found)} logs.\n\n"
         + pages.table(["table", "rows", "AUC", "of `Hashing`'s"], rows)
     )
 
@@ -246,7 +250,7 @@ def _memory_text(found: Sequence[dict[str, Any]]) -> str:
     return (
         f"The ps grew by {each:.0f} bytes for each of {last['rows']:,} rows that training "
         f"created under Adagrad, of which {_values(found[0])} are the {found[0]['width']} "
-        f"values and their slots (median, minimum to maximum, of {len(found)} clusters).\n"
+        f"values and their slots ({len(found)} clusters).\n"
     )
 
 
@@ -274,19 +278,18 @@ def _checkpoint_table(found: dict[str, Any]) -> str:
 
 
 _SECTIONS: dict[str, Callable[[Any], str]] = {
-    "sgd": lambda found: _speed_table(found, "SGD"),
-    "adagrad": lambda found: _speed_table(found, "Adagrad"),
     "alone": _alone_table,
     "drift": _drift_table,
     "memory": _memory_text,
     "checkpoints": _checkpoint_table,
 }
+_PARTS = (*_OPTIMIZERS, *_SECTIONS)
 
 
 def main(argv: Sequence[str]) -> int:
     """Writes the document, or checks it; returns the exit status."""
     tables = markdown(pages.measured("growing"))
-    page = pages.DOCS / "embeddings.md"
+    page = pages.DOCS / "measured-embeddings.md"
     return pages.publish(
         page,
         {"growing": f"\n{tables}\n{pages.recorded('growing')}\n"},

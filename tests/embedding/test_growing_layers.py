@@ -1,5 +1,7 @@
 """Layers whose tables grow, in one process: inputs, bags, and what is refused."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -188,6 +190,8 @@ NOT_IDS = [
     ),
     ({}, tf.constant([2**63], tf.uint64), r"uint64, .*tf.bitcast\(ids, tf.int64\)"),
     ({}, tf.sparse.from_dense([[1]]), "DynamicEmbeddingBag"),
+    # Where the model is written, and not first where it is fit.
+    ({}, keras.Input((2,)), r"are float32, .*keras.Input\(shape, dtype='int64'\)"),
 ]
 
 
@@ -207,6 +211,11 @@ def test_ids_of_another_type_are_refused(options, ids, words):
         ({"seed": 0.5}, "seed is a whole number of 63 bits, or None; received 0.5"),
         ({"combiner": "max"}, "one of mean, sqrtn, sum; received 'max'"),
         ({"padding": 0.5}, "a whole number such as -1; received 0.5"),
+        (
+            {"mask_zero": True, "input_dim": 9},
+            r"Bag has no mask_zero \(0 is .*; no input_dim \(there is no vocabulary.*max_",
+        ),
+        ({"embeddings_regularizer": "l2"}, "activity_regularizer= has the rows of the"),
     ],
 )
 def test_options_that_do_not_exist(options, words):
@@ -226,9 +235,37 @@ def test_more_bytes_than_there_are_are_not_reserved():
         Unwritten()([2**30, 500])
 
 
-def test_a_table_needs_max_rows():
-    with pytest.raises(ValueError, match="DynamicEmbedding needs max_rows.*reserve"):
-        tfdist.DynamicEmbedding(2)
+def test_more_bytes_than_a_process_has_are_refused():
+    with pytest.raises(
+        ValueError, match=r"858,993,458,400,000 bytes.*Adagrad 1.*ParameterServer"
+    ):
+        tfdist.DynamicEmbedding(100_000, max_rows=2**31 - 3).build()
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes", "words"),
+    [
+        (tfdist.DynamicEmbedding, (2,), "DynamicEmbedding needs max_rows.*reserve"),
+        (tfdist.DynamicEmbedding, (2, "uniform"), r"all else by its name; .*'uniform'"),
+        (
+            tfdist.DynamicEmbedding,
+            (1000, 16),
+            r"Write .*Embedding\(16, max_rows=1000\)",
+        ),
+        (tfdist.DynamicEmbeddingBag, (1000, 16), r"Write .*Bag\(16, max_rows=1000\)"),
+    ],
+)
+def test_sizes_that_no_layer_can_be_made_of(layer, sizes, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        layer(*sizes)
+
+
+@pytest.mark.parametrize("ids", [[2**64], None, [[1], [2, 3]], [1, None]])
+@pytest.mark.parametrize("call", ["lookup", "remove"])
+def test_what_is_no_id(call, ids):
+    words = f"are whole numbers of int64, as a list.*received {re.escape(str(ids))}"
+    with pytest.raises(TypeError, match=words):
+        getattr(layer_of(), call)(ids)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +276,9 @@ def test_a_table_needs_max_rows():
             np.ones((2, 1)),
             r"of the shape \(2, 3\) for 2 ids; received \(2, 1\)",
         ),
-        ([1, 1], np.ones((2, WIDTH)), "each id once; received 1 2 times"),
+        ([1], [["a"] * 3], r"rows of float32 of the shape \(1, 3\): could not convert"),
+        ([1, 3, 1], np.ones((3, WIDTH)), "each id once; received 1 at 0 and 1 at 2"),
+        (["a", "a"], np.ones((2, WIDTH)), "each id once; received a at 0 and a at 1"),
         (
             range(60),
             np.ones((60, WIDTH)),
@@ -248,7 +287,8 @@ def test_a_table_needs_max_rows():
     ],
 )
 def test_what_is_no_upsert(ids, rows, words):
-    layer = layer_of()
+    is_text = isinstance(ids[0], str)
+    layer = layer_of(key_dtype="string" if is_text else "int64")
     with pytest.raises(ValueError, match=words):
         layer.upsert(ids, rows)
     assert layer.size() == 0
@@ -263,7 +303,7 @@ def test_a_chunk_has_rows(chunk):
 @pytest.mark.parametrize("call", ["size", "report", "export", "lookup", "evict"])
 def test_a_table_that_is_not_built_says_so(call):
     layer = tfdist.DynamicEmbedding(WIDTH, max_rows=5)
-    with pytest.raises(ValueError, match="no table yet: build it, or call it first"):
+    with pytest.raises(ValueError, match=r"^dynamic_.* is built at its first call\."):
         list(getattr(layer, call)(*([[1]] if call == "lookup" else [])))
 
 

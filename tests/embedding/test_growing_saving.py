@@ -232,6 +232,11 @@ def test_what_cannot_be_frozen_is_refused(make, options, words):
         tfdist.frozen(model, **options)
 
 
+def test_frozen_takes_a_model():
+    with pytest.raises(TypeError, match="received 'model.keras'. Load a file first"):
+        tfdist.frozen("model.keras")
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()
@@ -335,3 +340,15 @@ def test_the_end_of_fit_is_exported(tmp_path):
     model.fit(X, Y, epochs=3, callbacks=[callback], verbose=0)
     ((ids, rows),) = tfdist.read_export(tmp_path, 2).values()
     np.testing.assert_array_equal(rows, model.layers[0].lookup(ids))
+
+
+def test_two_exports_do_not_share_a_directory(exports, tmp_path):
+    other = tmp_path / "other"
+    callbacks = [tfdist.DeltaExport(other), tfdist.DeltaExport(other)]
+    with pytest.raises(ValueError, match="export 1, which this DeltaExport has not"):
+        model_of(follow=True).fit(X, Y, callbacks=callbacks, verbose=0)
+    model = model_of(follow=True, name="other")
+    with pytest.raises(
+        ValueError, match=r"exports of \['.*'\], and .*'.*other'\]: give"
+    ):
+        model.fit(X, Y, callbacks=[tfdist.DeltaExport(exports)], verbose=0)

@@ -225,6 +225,42 @@ def test_rows_are_exported_and_given_up_while_a_model_trains(strategy, tmp_path)
     np.testing.assert_array_equal(rows[is_kept], table.lookup(ids[is_kept]))
 
 
+def test_rows_are_not_given_up_within_an_epoch(strategy):
+    """Whether a step is under way just then or not."""
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        model = model_of(table, keras.optimizers.SGD(RATE))
+    done = []
+
+    def evict(batch, logs):
+        if batch == 1:
+            model.evaluate(drawn(8), np.zeros(8), verbose=0)
+        with pytest.raises(RuntimeError, match=r"evict: .*at the end of an epoch"):
+            table.evict()
+        done.append(batch)
+
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=evict, on_epoch_end=lambda *_: done.append(table.evict())
+    )
+    options = {"batch_size": 8, "epochs": 2, "verbose": 0}
+    model.fit(drawn(24), np.zeros(24), callbacks=[callback], **options)
+    assert done == [0, 1, 2, 0] * 2
+
+
+def test_strings_of_numpy_are_refused_in_words(strategy):
+    with strategy.scope():
+        table = tfdist.DynamicEmbedding(DIM, max_rows=200, key_dtype="string")
+        model = keras.Sequential([keras.Input((), dtype="string"), table])
+        model.compile("sgd", total)
+    words = np.array(["a", "bc"])
+    with pytest.raises(ValueError, match="Invalid dtype") as told:
+        model.fit(words, np.zeros(2), verbose=0)
+    if hasattr(told.value, "__notes__"):  # From Python 3.11 on.
+        assert "tf.constant(x)" in told.value.__notes__[0]
+    model.fit(tf.constant(words), np.zeros(2), verbose=0)
+    assert table.size() == 2
+
+
 class Subclass(keras.Model):
     """Its own `call` does not say whether it trains, and `fit` builds it."""
 

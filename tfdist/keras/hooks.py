@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import ending_in_the_program
+from tfdist._refusal import advise
 from tfdist.keras import (
     building,
     distributed_data,
@@ -31,6 +32,10 @@ from tfdist.keras import (
 from tfdist.keras.driver import driver_of
 
 _log = logging.getLogger("tfdist")
+_STRINGS = (
+    "Keras takes no NumPy arrays of strings or objects: pass strings as tf.constant(x), or "
+    "as a tf.data.Dataset"
+)
 # Models that were reported to be out of scope. Weak, so that it keeps none alive.
 _warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _lock = threading.Lock()
@@ -230,7 +235,12 @@ def _take_data_of_driver(owner: Any) -> None:
         super(owner, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         adapter = self.data_adapter
-        data = self._distributed_dataset = driver.data(adapter)
+        try:
+            data = self._distributed_dataset = driver.data(adapter)
+        except ValueError as error:
+            if "Invalid dtype" in str(error):
+                advise(error, _STRINGS)
+            raise
         if not hasattr(data, "element_spec"):
             raise TypeError(
                 f"{type(driver).__name__}.data must return a tf.data.Dataset, or another "

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,6 +78,29 @@ def _manifest(folder: Path) -> Export:
         return Export(**json.loads((folder / MANIFEST).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise ChainError(f"{folder} has no whole manifest: {error}. {_COPY}") from error
+
+
+def check_tables(
+    directory: Path, exports: Mapping[int, Export], tables: Iterable[str]
+) -> None:
+    """Raises ChainError if the newest export is of other tables than these."""
+    if exports and set(theirs := exports[max(exports)].tables) != set(tables):
+        raise ChainError(
+            f"{directory} has exports of {sorted(theirs)}, and this model's tables are "
+            f"{sorted(tables)}: give each model a directory of its own, or give the "
+            "layers the names that they had (name=)"
+        )
+
+
+def check_alone(directory: Path, exports: Mapping[int, Export], newest: int) -> None:
+    """Raises ChainError if there is a newer export than a writer knows of, `newest`."""
+    found = max(exports, default=0)
+    if found > newest:
+        raise ChainError(
+            f"{directory} has export {found}, which this DeltaExport has not written: the "
+            f"newest that it knows of is {newest}. Give each DeltaExport a directory of "
+            "its own"
+        )
 
 
 def as_json(export: Export) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 
 from tfdist import _tf
 from tfdist.embedding.growing import chain
-from tfdist.embedding.growing.evict_rows import join_steps
 from tfdist.embedding.growing.growing_layer import GrowingLayer
 
 _CHUNK = 1_000_000  # rows of a file
@@ -36,6 +35,17 @@ class _Written:
     since: dict[str, list[float]]
 
 
+@dataclass(frozen=True)
+class _Newest:
+    """The newest export that may be there: no plain attribute either.
+
+    Attributes:
+        number: Its number; 0 if there is none.
+    """
+
+    number: int
+
+
 class DeltaExport(keras.callbacks.Callback):
     """Exports growing tables at the end of epochs, so that servers can follow.
 
@@ -52,7 +62,8 @@ class DeltaExport(keras.callbacks.Callback):
     Args:
         directory: Where the exports are; a later `fit` adds to them.
         every: `"epoch"`, or the least time between two, such as `"10min"`: the first epoch
-            that ends after it exports, and so does the end of `fit`. Give `fit` `steps_per_epoch` if epochs are long.
+            that ends after it exports, and so does the end of `fit`. Give `fit`
+            `steps_per_epoch` if epochs are long.
         keep: How many of the newest exports stay, with all that they build on.
         longest_chain: After so many exports that build on each other comes a full one.
 
@@ -80,6 +91,8 @@ class DeltaExport(keras.callbacks.Callback):
         self._directory = Path(directory)
         self._keep, self._longest = keep, longest_chain
         self._last: _Written | None = None
+        # The newest export that may be there; None before `fit`, when any may.
+        self._newest: _Newest | None = None
         self._is_due = True
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -97,24 +110,34 @@ class DeltaExport(keras.callbacks.Callback):
                     f"{path}: it is not known which rows were touched. Build the layer "
                     "with follow=True, or with an eviction, to use DeltaExport"
                 )
+        there = chain.written(self._directory)
+        chain.check_tables(self._directory, there, tables)
+        self._newest = _Newest(max(there, default=0))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Exports, if it is time."""
         last, period = self._last, self._period
         self._is_due = not (last and period and time.monotonic() - last.at < period)
         if self._is_due:
-            join_steps(self.model)
             self.export()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Exports what the last epochs have changed, if it was not time at their ends."""
         if not self._is_due:
-            join_steps(self.model)
             self.export()
 
     def export(self) -> Path:
-        """Writes an export now, and returns its folder."""
+        """Writes an export now, and returns its folder.
+
+        Raises:
+            ValueError: If another has written there since this one began.
+        """
+        strategy: Any = self.model.distribute_strategy
+        if hasattr(strategy, "in_flight"):
+            strategy.in_flight.join()
         there = chain.written(self._directory)
+        if self._newest is not None:
+            chain.check_alone(self._directory, there, self._newest.number)
         parent = self._last
         if parent and len(chain.chain_to(parent.number, there)) >= self._longest:
             parent = None
@@ -141,6 +164,7 @@ class DeltaExport(keras.callbacks.Callback):
         (unfinished / chain.MANIFEST).write_text(chain.as_json(export))
         folder = unfinished.rename(self._directory / export.folder)
         self._last = _Written(number, time.monotonic(), now)
+        self._newest = _Newest(number)
         for each in chain.superfluous(chain.written(self._directory), self._keep):
             shutil.rmtree(self._directory / each.folder)
         return folder

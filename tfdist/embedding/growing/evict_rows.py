@@ -42,7 +42,6 @@ class EvictRows(keras.callbacks.Callback):
         """Evicts, if it is time."""
         if (epoch + 1) % self._every:
             return
-        join_steps(self.model)
         for layer in self._layers():
             _log.info("%s: %d rows were given up", layer.path, layer.evict())
 
@@ -51,10 +50,3 @@ class EvictRows(keras.callbacks.Callback):
         return [
             each for each in layers if isinstance(each, GrowingLayer) and each.eviction
         ]
-
-
-def join_steps(model: keras.Model) -> None:
-    """Waits until no step of a model is under way."""
-    strategy: Any = model.distribute_strategy
-    if hasattr(strategy, "in_flight"):
-        strategy.in_flight.join()

@@ -33,10 +33,17 @@ def frozen(
         max_rows: How many rows a table keeps at most: those that were looked up most.
 
     Raises:
+        TypeError: If it is no model of Keras.
         ValueError: If no layer grows, the model is a subclass with a `call` of its own,
             a growing layer is part of another that is no model, it is called within a
             strategy's scope, or rows are to be left out of a table that counts nothing.
     """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "frozen takes a functional or sequential keras.Model; received "
+            f"{model!r:.100}. Load a file first, by keras.models.load_model, and call "
+            "frozen with the model of a layer"
+        )
     if max_rows is not None:
         checks.positive(max_rows=max_rows)
     if tf.distribute.has_strategy():

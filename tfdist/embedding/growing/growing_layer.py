@@ -11,18 +11,10 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._refusal import RefusalError
 from tfdist.embedding import checks
-from tfdist.embedding.growing import files
-from tfdist.embedding.growing.admission import (
-    Admission,
-    admission_of,
-)
-from tfdist.embedding.growing.eviction import (
-    Eviction,
-    EvictSmall,
-    evictions_of,
-)
-from tfdist.embedding.growing.hashing import BUCKETS
-from tfdist.embedding.growing.ids import check_once, ids_of
+from tfdist.embedding.growing import arguments, files
+from tfdist.embedding.growing.admission import Admission, admission_of
+from tfdist.embedding.growing.eviction import Eviction, EvictSmall, evictions_of
+from tfdist.embedding.growing.ids import check_dtype, check_once, ids_of, vector_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.rules import config_of, rule_of
@@ -33,7 +25,6 @@ from tfdist.variables.initial_value import Unwritten
 from tfdist.variables.partitioned import PartitionedVariable
 
 _CHUNK = 1_000_000  # rows
-_MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
 
 
 class GrowingLayer(keras.layers.Layer):
@@ -46,7 +37,7 @@ class GrowingLayer(keras.layers.Layer):
     def __init__(
         self,
         output_dim: int,
-        *,
+        *others: Any,
         max_rows: int | None = None,
         key_dtype: str = "int64",
         embeddings_initializer: Any = "uniform",
@@ -56,25 +47,19 @@ class GrowingLayer(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
+        name = type(self).__name__
+        # Before Keras, which would take some of them for its own: input_dim, for example.
+        arguments.check_positional(name, output_dim, others)
+        arguments.check_names(name, kwargs)
         super().__init__(**kwargs)
-        if max_rows is None:
-            raise ValueError(
-                f"{type(self).__name__} needs max_rows, the number of rows to reserve on "
-                "all ps together. Rows that nobody has take no memory: "
-                "max_rows=50_000_000, for example"
-            )
-        checks.positive(output_dim=output_dim, max_rows=max_rows)
-        if key_dtype not in ("int64", "string"):
-            raise ValueError(f"key_dtype is int64 or string; received {key_dtype!r}")
+        max_rows = arguments.checked_sizes(name, output_dim, max_rows)
+        arguments.check_key_dtype(key_dtype)
         is_drawn = seed is None
         if seed is None:
             # As Keras draws those of its initializers: `set_random_seed` repeats it, and
             # two tables have other rows for the same ids.
             seed = random.randint(1, 10**9)
-        if not isinstance(seed, int) or abs(seed) >= 2**63:
-            raise ValueError(
-                f"seed is a whole number of 63 bits, or None; received {seed!r}"
-            )
+        arguments.check_seed(seed)
         self.output_dim = output_dim
         self.max_rows = max_rows
         self.key_dtype = key_dtype
@@ -114,22 +99,23 @@ class GrowingLayer(keras.layers.Layer):
 
     def _build(self) -> None:
         self._strategy = tf.distribute.get_strategy()
+        arguments.check_strategy(self._strategy)
         num_ps = getattr(self._strategy, "num_ps", 1)
-        _check_strategy(self._strategy, num_ps)
-        rows = -(-self.max_rows // num_ps) + 1  # One is that of absent ids.
-        if rows > _MOST:
-            raise ValueError(
-                f"{self.name} has room for {_MOST - 1} rows on each ps at most; "
-                f"max_rows={self.max_rows} asks for {rows - 1} on each of {num_ps}"
-            )
+        rows = arguments.rows_of_each(self.name, self.max_rows, num_ps)
         # In one process, Keras's optimizers may read and write all rows at once.
         is_on_ps = hasattr(self._strategy, "num_ps")
-        with creating(request=Request(on_every_ps=True)):
-            self.embeddings = self.add_weight(
-                shape=(num_ps * rows, self.output_dim),
-                initializer=Unwritten() if is_on_ps else "zeros",
-                name="embeddings",
-            )
+        try:
+            with creating(request=Request(on_every_ps=True)):
+                self.embeddings = self.add_weight(
+                    shape=(num_ps * rows, self.output_dim),
+                    initializer=Unwritten() if is_on_ps else "zeros",
+                    name="embeddings",
+                )
+        except tf.errors.ResourceExhaustedError as error:
+            dtype = tf.as_dtype(self.variable_dtype)
+            raise arguments.refusal_of_memory(
+                self.name, rows, self.output_dim, dtype
+            ) from error
         value = _tf.value_of(self.embeddings)
         self.table = GrowingTable(
             value,
@@ -162,6 +148,11 @@ class GrowingLayer(keras.layers.Layer):
     def _ids(self, values: Any) -> tf.Tensor:
         return ids_of(values, self.key_dtype, self.path)
 
+    def _check_spec(self, inputs: Any) -> None:
+        # Where the model is written, and not first where it is fit.
+        for each in tf.nest.flatten(inputs):
+            check_dtype(tf.as_dtype(each.dtype), self.key_dtype, self.path)
+
     def size(self) -> int:
         """Returns how many ids have a row."""
         return sum(each["rows"] for each in self._states())
@@ -184,8 +175,8 @@ class GrowingLayer(keras.layers.Layer):
     def lookup(self, ids: Any) -> np.ndarray:
         """Returns the rows of ids, and zeros for those that have none: `[n, width]`."""
         self._check_built()
-        ids = tf.constant(self._as_vector(ids))
-        rows: np.ndarray = self.table.look_up(ids, creates=False).numpy()
+        found = tf.constant(self._as_vector(ids))
+        rows: np.ndarray = self.table.look_up(found, creates=False).numpy()
         return rows
 
     def upsert(self, ids: Any, rows: Any) -> int:
@@ -201,18 +192,16 @@ class GrowingLayer(keras.layers.Layer):
             For how many ids there was no room.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
             ValueError: If ids repeat, or are more than `max_rows`, or the rows have
                 another shape.
         """
-        self._check_quiet("upsert")
-        ids, rows = self._as_vector(ids), np.asarray(rows, self.variable_dtype)
-        if rows.shape != (len(ids), self.output_dim):
-            raise ValueError(
-                f"upsert takes rows of the shape {(len(ids), self.output_dim)} for "
-                f"{len(ids)} ids; received {rows.shape}"
-            )
-        check_once(ids)
+        self._await_quiet("upsert")
+        given, ids = ids, self._as_vector(ids)
+        rows = arguments.rows_to_set(
+            rows, (len(ids), self.output_dim), self.variable_dtype
+        )
+        check_once(ids, np.asarray(given).reshape(-1))
         if len(ids) > self.max_rows:
             raise ValueError(
                 f"upsert: {len(ids)} ids cannot have rows in a table with max_rows="
@@ -224,22 +213,22 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows of ids; returns how many there were.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
         """
-        self._check_quiet("remove")
+        self._await_quiet("remove")
         return self.table.remove(np.unique(self._as_vector(ids)))
 
     def evict(self) -> int:
         """Gives up the rows that the rules of `eviction` give up; returns how many.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
         """
-        self._check_quiet("evict")
+        self._await_quiet("evict")
         return self.table.evict() if self.eviction else 0
 
     def export(self, chunk: int = _CHUNK) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields all ids and their rows, at most `chunk` at a time.
+        """Returns an iterator over all ids and their rows, at most `chunk` at a time.
 
         Strings are there by their hashes.
 
@@ -248,14 +237,10 @@ class GrowingLayer(keras.layers.Layer):
         """
         checks.positive(chunk=chunk)
         self._check_built()
-        yield from self.table.export(chunk)
+        return self.table.export(chunk)
 
     def _as_vector(self, ids: Any) -> np.ndarray:
-        ids = np.asarray(ids).reshape(-1)
-        if not ids.size:  # Of nothing, NumPy makes floats.
-            return np.zeros(0, np.int64)
-        found: np.ndarray = self._ids(ids).numpy()
-        return found
+        return vector_of(ids, self.key_dtype, self.path)
 
     def _check_grows(self) -> None:
         if self.is_frozen:
@@ -265,17 +250,23 @@ class GrowingLayer(keras.layers.Layer):
     def _check_built(self) -> None:
         if not self.built:
             raise ValueError(
-                f"{self.path} has no table yet: build it, or call it first"
+                f"{self.name} has no table yet: a layer is built at its first call. Call "
+                "it, or the model that has it, with ids first, or build() it within "
+                "strategy.scope()"
             )
 
-    def _check_quiet(self, what: str) -> None:
+    def _await_quiet(self, what: str) -> None:
+        """Waits for the last steps on ps; refuses within an epoch, where more follow."""
         self._check_grows()
-        in_flight = getattr(self._strategy, "in_flight", None)
-        if in_flight is not None and in_flight.under_way():
+        if not hasattr(self._strategy, "num_ps"):
+            return  # In one process, no step is under way when somebody else's turn is.
+        # Not whether steps are under way just now: a program would sometimes run.
+        if self._strategy.fit_driver.is_within_epoch:
             raise RuntimeError(
                 f"{what}: steps are under way that use rows of {self.path}. Call it "
                 "between two calls of fit, or in a callback at the end of an epoch"
             )
+        self._strategy.in_flight.join()
 
     def save_own_variables(self, store: Any) -> None:
         """Writes ids and their rows, as the chief reads them."""
@@ -286,10 +277,10 @@ class GrowingLayer(keras.layers.Layer):
         """Replaces the table by the ids and rows of a file.
 
         Raises:
-            RuntimeError: If training steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are under way.
             ValueError: If the file is of another `output_dim`, or has too many rows.
         """
-        self._check_quiet("load")
+        self._await_quiet("load")
         files.load(self, store)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
@@ -325,22 +316,3 @@ class GrowingLayer(keras.layers.Layer):
             "eviction": [rule_of(each) for each in config["eviction"]],
         }
         return cls(**made)
-
-
-def _check_strategy(strategy: Any, num_ps: int) -> None:
-    is_on_ps = hasattr(strategy, "num_ps")
-    # A strategy with a driver of its own trains a model in each of several processes, even
-    # if it counts as one replica, as LocalUpdateStrategy does.
-    is_one_of_many = strategy.num_replicas_in_sync > 1 or hasattr(
-        strategy, "fit_driver"
-    )
-    if not is_on_ps and is_one_of_many:
-        raise RefusalError(
-            "a table that grows lives on parameter servers, or in one process; under "
-            f"{type(strategy).__name__}, each replica would give ids other rows. Use "
-            "tfdist.ParameterServerStrategy"
-        )
-    if num_ps > BUCKETS:
-        raise RefusalError(
-            f"a table that grows can be on {BUCKETS} ps at most; there are {num_ps}"
-        )

@@ -25,39 +25,76 @@ def ids_of(values: Any, key_dtype: str, path: str) -> tf.Tensor:
             "ragged ones: use tfdist.DynamicEmbeddingBag, or tf.sparse.to_dense"
         )
     values = tf.convert_to_tensor(values)
-    if (values.dtype == tf.string) != (key_dtype == "string"):
-        raise TypeError(
-            f"the ids of {path} are of {values.dtype.name}, and its key_dtype is "
-            f"{key_dtype!r}: choose the one that the data have"
-        )
+    check_dtype(values.dtype, key_dtype, path)
     if values.dtype == tf.string:
         return ids_of_strings(values)
-    if values.dtype == tf.uint64:
+    return tf.cast(values, tf.int64)
+
+
+def check_dtype(dtype: tf.DType, key_dtype: str, path: str) -> None:
+    """Checks that values of a dtype are ids of a layer.
+
+    Raises:
+        TypeError: If they are not of its type, or a cast could make two ids one.
+    """
+    if (dtype == tf.string) != (key_dtype == "string"):
+        raise TypeError(
+            f"the ids of {path} are of {dtype.name}, and its key_dtype is "
+            f"{key_dtype!r}: choose the one that the data have"
+        )
+    if dtype == tf.uint64:
         raise TypeError(
             f"the ids of {path} are uint64, of which int64 has half: cast them, "
             "for example with tf.bitcast(ids, tf.int64), which keeps them apart"
         )
-    if values.dtype == tf.bool:
+    if dtype == tf.bool:
         raise TypeError(f"the ids of {path} are bool: cast them to int64")
-    if not values.dtype.is_integer:
+    if dtype != tf.string and not dtype.is_integer:
         # A float32 has 24 bits, with which large ids would become equal to others.
         raise TypeError(
-            f"the ids of {path} are {values.dtype.name}, which rounds large ids: cast "
+            f"the ids of {path} are {dtype.name}, which rounds large ids: cast "
             "them to int64 where they are still whole, and begin the model with "
             "keras.Input(shape, dtype='int64')"
         )
-    return tf.cast(values, tf.int64)
 
 
-def check_once(ids: np.ndarray) -> None:
+def vector_of(values: Any, key_dtype: str, path: str) -> np.ndarray:
+    """Returns ids that a program names one by one, as a vector of int64.
+
+    Raises:
+        TypeError: If they are no ids.
+    """
+    try:
+        array = np.asarray(values).reshape(-1)
+        if not array.size:  # Of nothing, NumPy makes floats.
+            return np.zeros(0, np.int64)
+        tensor = tf.constant(array)
+    except (TypeError, ValueError, OverflowError) as error:
+        allowed = "strings" if key_dtype == "string" else "whole numbers of int64"
+        raise TypeError(
+            f"the ids of {path} are {allowed}, as a list or an array; received "
+            f"{values!r:.100}"
+        ) from error
+    found: np.ndarray = ids_of(tensor, key_dtype, path).numpy()
+    return found
+
+
+def check_once(ids: np.ndarray, given: np.ndarray) -> None:
     """Checks that no id is there twice.
+
+    Args:
+        ids: As numbers.
+        given: What the program has named them, which may be strings.
 
     Raises:
         ValueError: If one is.
     """
-    unique, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
+    order = np.argsort(ids, kind="stable")
+    is_next_same = ids[order][1:] == ids[order][:-1]
+    if is_next_same.any():
+        at = int(np.argmax(is_next_same))
+        first, second = order[at], order[at + 1]
         raise ValueError(
-            f"upsert takes each id once; received {unique[counts > 1][0]} "
-            f"{counts.max()} times"
+            f"upsert takes each id once; received {given[first]} at {first} and "
+            f"{given[second]} at {second}"
         )

@@ -37,6 +37,7 @@ class DynamicEmbedding(GrowingLayer):
 
     Args:
         output_dim: The width of a row.
+        *others: None: all other arguments are given by their names.
         max_rows: For how many rows there is room, on all ps together. Ids are dealt to the
             ps by their hash; one of them may be full a few percent before the others. Once
             it is, new ids read zeros, and are counted as refused.
@@ -80,6 +81,7 @@ class DynamicEmbedding(GrowingLayer):
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the spec of the output."""
+        self._check_spec(inputs)
         return tf.nest.map_structure(
             lambda each: keras.KerasTensor(
                 (*each.shape, self.output_dim), dtype=self.compute_dtype
@@ -117,7 +119,9 @@ class DynamicEmbeddingBag(GrowingLayer):
         padding: int = -1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(output_dim, **kwargs)
+        # Whoever writes (1000, 16), as for Keras's Embedding, means no combiner.
+        sizes = (combiner,) if isinstance(combiner, int) else ()
+        super().__init__(output_dim, *sizes, **kwargs)
         self.combiner = checks.combiner(combiner)
         self.padding = checks.padding(padding)
         with tf.init_scope():
@@ -151,6 +155,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         self, inputs: Any, weights: Any = None, training: bool | None = None
     ) -> Any:
         """Returns the spec of the output: `[batch, output_dim]`."""
+        self._check_spec(inputs)
         shape = (inputs.shape[0], self.output_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 

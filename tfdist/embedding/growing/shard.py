@@ -28,7 +28,7 @@ class Shard:
     ids.
 
     Memory, beside the rows: less than 70 bytes per id, of which the index has 49.5; 54.5 in
-    all were measured (docs/embeddings.md).
+    all were measured (docs/measured-embeddings.md).
 
     Args:
         device: The device of the ps, or "" for this process.

@@ -138,8 +138,9 @@ class ParameterServerDriver(DefaultDriver):
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         if method == "fit":
             measure_staleness(self.strategy, arguments)
-        # A callback of `fit` may call `evaluate`.
+        # A callback of `fit` may call `evaluate`, in the middle of an epoch.
         outer, self._method = self._method, method
+        was_within_epoch = self.is_within_epoch
         try:
             # A call within a callback of another one, whose steps are under way.
             self._in_flight.collect()
@@ -167,7 +168,7 @@ class ParameterServerDriver(DefaultDriver):
         finally:
             self._method = outer
             # The generator of its steps may live on, in the error's traceback.
-            self.is_within_epoch = False
+            self.is_within_epoch = was_within_epoch
 
     @contextlib.contextmanager
     def _at_pace(
