@@ -14,11 +14,7 @@ from tfdist.cluster.lost_variables import tell_of_lost_variables
 from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.consistency.combinations import check_combination
-from tfdist.consistency.policy import (
-    Consistency,
-    check_consistency,
-    for_workers,
-)
+from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import setting_of
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.data.pipeline_report import PipelineReport

@@ -24,10 +24,7 @@ from tfdist.synchronous.fit.run import (
     on_batch,
     repeated,
 )
-from tfdist.synchronous.replica.collectives import (
-    of_first_replica,
-    sum_tensors,
-)
+from tfdist.synchronous.replica.collectives import of_first_replica, sum_tensors
 from tfdist.synchronous.replica.computation import tracing
 from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.synchronous.replica.whole_batch import part_of
