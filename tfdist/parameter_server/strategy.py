@@ -225,12 +225,7 @@ class ParameterServerStrategy(
         check_consistency(policy)
         check_combination(policy, self.exchange, self.wire_dtype)
         policy = for_workers(policy, self.num_replicas)
-        if self.fit_driver.is_within_epoch:
-            raise RuntimeError(
-                "consistency was set within an epoch, where steps are under way. Set it "
-                "before fit, in on_epoch_begin or on_epoch_end, or with the callback "
-                "tfdist.ConsistencySchedule({0: tfdist.Synchronous(), ...})"
-            )
+        self.fit_driver.check_is_between_epochs()
         self._consistency = policy
         self._measures = True
 
@@ -248,14 +243,7 @@ class ParameterServerStrategy(
             RuntimeError: If nothing was counted: no step has run, or the strategy was
                 given no policy.
         """
-        report = self.gates.report()
-        if report is None:
-            raise RuntimeError(
-                "no step was counted. Train first, under a strategy with a policy, such "
-                "as ParameterServerStrategy(consistency=tfdist.Asynchronous()): without "
-                "one, steps are not measured"
-            )
-        return report
+        return self.gates.checked_report()
 
     def exchange_report(self) -> ExchangeReport | WhenChangedReport:
         """Reports what `exchange=` does with each variable that steps write.
