@@ -1,6 +1,5 @@
 """A model that no process has memory for (docs/examples.md), and the benchmark of pieces."""
 
-import importlib
 import re
 import signal
 
@@ -32,9 +31,8 @@ def test_in_two_stages_each_worker_has_half(tmp_path):
     assert 0.5 < one / two < 2
 
 
-def test_the_page_shows_what_was_measured(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    benchmark = importlib.import_module("model_parallel")
-    page = benchmark.pages.DOCS / "measured-pieces.md"
-    sections = benchmark.sections(benchmark.pages.measured("model_parallel"))
-    assert benchmark.pages.publish(page, sections, is_check=True) == 0
+def test_the_page_shows_what_was_measured(benchmark):
+    pieces = benchmark("model_parallel")
+    page = pieces.pages.DOCS / "measured-pieces.md"
+    sections = pieces.sections(pieces.pages.measured("model_parallel"))
+    assert pieces.pages.publish(page, sections, is_check=True) == 0
