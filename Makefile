@@ -34,7 +34,7 @@ help:
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make mutants  break the code in a dozen ways: a test must notice each"
 	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
-	@echo "make scripts  the patterns of real Keras scripts under every strategy, as a table"
+	@echo "make scripts  the patterns of real Keras scripts under every strategy"
 	@echo "make dist    build the wheel and the source distribution of a release into dist/"
 	@echo "make docs    build the site into build/site; broken links fail"
 	@echo "make docs-private-api  the counts and the rooms in docs/private-api.md"
@@ -79,7 +79,7 @@ sweeps: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "thorough and namespaces"
 
 scripts: $(VENV)/.dev
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.scripts --strategy=all --write
+	$(BIN)/python -m pytest tests/scripts_runner
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -45,27 +45,18 @@ def run(
 
         weights = launch.run(train, 5, num_ps=2, num_workers=2)
 
-    The function may be of any module, of a script or of a cell of a notebook. It runs in
-    a new process, as a script under `launch.local` does: in the chief's, or in each worker's
-    if there are no ps. So this process may have used TensorFlow before, and may call `run`
-    again. What the tasks print is shown here; an interrupt is the function's, and ends the
-    cluster.
-
-    What the function uses is copied into its process, by cloudpickle: modules by their
-    names, and variables, functions and classes of a script, a notebook or an enclosing
-    function by their values. So what it changes, it must return. Numbers, arrays, and
-    functions that make a model or a dataset can be copied; strategies, datasets, open files
-    and locks cannot: make them within the function. Return weights or numbers, or save the
-    model to a file.
+    It runs in a new process each time, as a script under `launch.local` does: in the
+    chief's, or in each worker's if there are no ps. cloudpickle copies it and what it uses
+    there: it must return what it changes, and make strategies and datasets itself. What
+    the tasks print is shown here; an interrupt is the function's, and ends the cluster.
 
     Args:
         function: What to call.
         *args: Its arguments; `functools.partial` gives it keyword arguments.
         num_ps: Number of parameter servers.
         num_workers: Number of workers, at least 1.
-        program: Which tasks call it, as the flag of `launch.local`: `coordinator`, only
-            the chief; `every_task`, all of them; `auto`, the chief if there are ps, or
-            else all workers.
+        program: Which tasks call it, as the flag of `launch.local`: `coordinator`, the
+            chief; `every_task`, all; `auto`, the chief if there are ps, or else all.
         **options: `log_dir`, `checkpoint_dir`, `gpus_per_worker`, and attributes of
             `Job`, such as `max_restarts`, which is 0 unless given.
 
@@ -84,10 +75,23 @@ def run(
         KeyboardInterrupt: If this process is interrupted, once the cluster has ended.
     """
     _check(function, num_ps, num_workers, options)
+    result: _Result = _result(function, args, num_ps, num_workers, program, options)
+    return result
+
+
+def _result(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    num_ps: int,
+    num_workers: int,
+    program: str,
+    options: dict[str, Any],
+) -> Any:
+    """Runs the job of a script that calls a function, and returns what that returned."""
     has_chief = num_ps > 0 or program == COORDINATOR
     cluster = local_cluster(num_ps, num_workers, chief=has_chief)
+    answers = "chief" if has_chief else "worker:0"
     with tempfile.TemporaryDirectory(prefix="launch-run-") as directory:
-        answers = "chief" if has_chief else "worker:0"
         script = function_call.write(directory, function, args, answers)
         job = make_job(cluster, Program(script), program, **options)
         make_log_dir(job.log_dir)
@@ -95,8 +99,7 @@ def run(
         outcomes = function_call.read(directory)
     returned = [each for each in outcomes if each.task == answers and not each.stack]
     if returned and status == 0:  # Others may have failed, and been given up.
-        result: _Result = pickle.loads(returned[0].pickled)
-        return result
+        return pickle.loads(returned[0].pickled)
     if failed := next((each for each in outcomes if each.stack), None):
         raise _error(failed) from TaskTraceback(f"in {failed.task}:\n\n{failed.stack}")
     reason = reason or "it ended without returning, as by sys.exit"

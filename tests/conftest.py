@@ -6,6 +6,7 @@ tests of features train on two workers and no ps.
 """
 
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -198,6 +199,13 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """`launch.local` with stand-ins, which leaves nothing running."""
     with Launcher(tmp_path) as launcher:
         yield launcher
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a module of `benchmarks/`."""
+    monkeypatch.syspath_prepend(str(TESTS.parent / "benchmarks"))
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

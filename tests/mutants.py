@@ -69,13 +69,6 @@ MUTANTS = (
         "tests/features/test_when_changed.py::test_no_change_of_a_worker_is_lost",
     ),
     Mutant(
-        "split-value-back-to-a-ps",
-        "tfdist/parameter_server/step_graph/tasks.py",
-        ("for each in used_inputs(op):", "for each in op.inputs:"),
-        "tests/features/test_step_graph.py::"
-        "test_the_value_of_a_split_weight_goes_to_the_worker_only",
-    ),
-    Mutant(
         "update-lost-on-ps",
         "tfdist/variables/variable.py",
         ("return self.assign_add(added, name", "return self._v.assign(value, name"),

@@ -107,34 +107,6 @@ TensorFlow, Keras or a package that they use is imported.
 """
 
 
-def is_import_setting(name: str) -> bool:
-    """Whether TensorFlow, Keras or a package they use may read a variable on import.
-
-    A script that sets such a variable itself cannot run in a process that has imported
-    them before.
-
-    >>> [is_import_setting(name) for name in ("KERAS_BACKEND", "HOME", "TF_CONFIG")]
-    [True, True, False]
-    """
-    prefixes = (
-        *("TF_", "TF2_", "KERAS_", "XLA_", "TPU_", "GRPC_", "PROTOCOL_BUFFERS_"),
-        *("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_", "NUMEXPR_", "NPY_", "SCIPY_"),
-        *(
-            "MPL",
-            "ARROW_",
-            "SKLEARN_",
-            "AUTOGRAPH_",
-            "LD_",
-            "MALLOC_",
-            "PYTHON",
-            "XDG_",
-        ),
-    )
-    directories = ("HOME", "TMPDIR", "TEMP", "TMP")
-    is_name = name.isidentifier() and name.isupper() and name not in READ_LATE
-    return is_name and (name in directories or name.startswith(prefixes))
-
-
 def is_policy(text: str) -> bool:
     """Whether a text is a value of `CONSISTENCY`.
 

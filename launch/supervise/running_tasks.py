@@ -119,6 +119,14 @@ class RunningTasks:
         self._loop.wait(lambda: not any(each.alive for each in tasks), grace_period)
         return [each for each in tasks if each.alive]
 
+    def end_gently(self, grace_period: float) -> list[TaskProcess]:
+        """Tells all processes to end, and returns those that did not in time."""
+        running = self.alive
+        for process in running:
+            process.told_to_end = True
+            process.signal(signal.SIGTERM)
+        return self.end(running, grace_period)
+
     def kill(self, tasks: Collection[TaskProcess]) -> None:
         """Kills processes, and whatever processes that have ended left behind."""
         for process in tasks:

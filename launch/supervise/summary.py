@@ -1,42 +1,55 @@
 """The closing table of a job: how each task ended, and where its log is."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from signal import SIGKILL
 
+from launch.job import Job
 from launch.plan import TaskPlan
 from launch.supervise.policy import describe_exit, exit_status
+from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.task_process import TaskProcess
+from tf_config import Task
 
 
-@dataclass(frozen=True)
-class Row:
-    """One task: how it ended, its times in seconds, and its log file."""
+def summarize(
+    job: Job,
+    tasks: RunningTasks,
+    note: Callable[[Task], str],
+    marks: Sequence[float],
+) -> str:
+    """Returns the table of all tasks, and below it how long each phase took.
 
-    name: str
-    ending: str
-    status: str
-    wall: float
-    cpu: float
-    log: str
+    Args:
+        job: The job.
+        tasks: Those of its tasks that were started.
+        note: Returns what else there is to say of the end of a task, or ''.
+        marks: When startup, run and teardown began, and when the last ended, in seconds.
+    """
+    cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
+    cells += [
+        _row(plan, job.log_path(plan), tasks.get(plan.task), note(plan.task))
+        for plan in job.plans
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"{name:{widths[0]}}  {ending:{widths[1]}}  {status:>{widths[2]}}"
+        f"  {wall:>{widths[3]}}  {cpu:>{widths[4]}}  {log}"
+        for name, ending, status, wall, cpu, log in cells
+    ]
+    startup, run, teardown = (end - start for start, end in pairwise(marks))
+    times = f"startup {startup:.1f} s, run {run:.1f} s, teardown {teardown:.1f} s"
+    return "\n".join([*lines, times])
 
 
-@dataclass(frozen=True)
-class Phases:
-    """How long the job spent in each phase, in seconds."""
-
-    startup: float
-    run: float
-    teardown: float
-
-
-def row(plan: TaskPlan, log: str, task: TaskProcess | None, note: str = "") -> Row:
-    """Returns the row of a task."""
+def _row(
+    plan: TaskPlan, log: str, task: TaskProcess | None, note: str
+) -> tuple[str, str, str, str, str, str]:
     # A job that fails during startup never starts its other tasks.
     if task is None:
-        return Row(plan.name, "not started", "-", 0.0, 0.0, "-")
+        return plan.name, "not started", "-", "0.0", "0.0", "-"
     if task.exit is None:
-        return Row(plan.name, "still alive", "-", 0.0, 0.0, log)
+        return plan.name, "still alive", "-", "0.0", "0.0", log
     code = task.exit.code
     # The status of a task that was told to end says nothing about the job.
     obeyed = task.told_to_end and code != -SIGKILL
@@ -46,27 +59,7 @@ def row(plan: TaskPlan, log: str, task: TaskProcess | None, note: str = "") -> R
         ending += f", started {task.restarts + 1} times"
     if note:
         ending += f", {note}"
-    return Row(plan.name, ending, status, task.wall, task.cpu, log)
-
-
-def summarize(rows: Sequence[Row], phases: Phases) -> str:
-    """Renders the table, with the times of the phases below."""
-    cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
-    cells += [
-        (row.name, row.ending, row.status, f"{row.wall:.1f}", f"{row.cpu:.1f}", row.log)
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        f"{name:{widths[0]}}  {ending:{widths[1]}}  {status:>{widths[2]}}"
-        f"  {wall:>{widths[3]}}  {cpu:>{widths[4]}}  {log}"
-        for name, ending, status, wall, cpu, log in cells
-    ]
-    times = (
-        f"startup {phases.startup:.1f} s, run {phases.run:.1f} s, "
-        f"teardown {phases.teardown:.1f} s"
-    )
-    return "\n".join([*lines, times])
+    return plan.name, ending, status, f"{task.wall:.1f}", f"{task.cpu:.1f}", log
 
 
 def _describe_end(code: int, told_to_end: bool) -> str:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 
 from launch.console.console import Console
 from launch.job import Job
@@ -34,7 +34,7 @@ from launch.supervise.remote_process import Heartbeat
 from launch.supervise.restarts import Restarts
 from launch.supervise.running_tasks import RunningTasks, StoppedTasks
 from launch.supervise.starter import Starter
-from launch.supervise.summary import Phases, row, summarize
+from launch.supervise.summary import summarize
 from launch.supervise.tunnels import Tunnels
 from tf_config import Task
 
@@ -99,8 +99,7 @@ class Supervisor:
         self._kill_rest()
         # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))
-        seconds = [after - before for before, after in pairwise(marks)]
-        self._summarize(verdict, Phases(*seconds))
+        self._summarize(verdict, marks)
         return verdict.status
 
     # Starting.
@@ -111,26 +110,26 @@ class Supervisor:
         others = [plan for plan in self._job.plans if not plan.is_server]
         self._console.notice(f"the logs are in {self._job.log_dir}")
         self._console.notice(self._output.notice)
-        verdict = self._protect()
-        if verdict is None:
-            self._tunnels.start()  # They get ready while the servers do.
-            verdict = self._start_tasks(servers) if servers else None
-        if verdict is None:
-            tasks, job, end = list(self._tasks), self._job, self._end_request
-            verdict = readiness.await_all(tasks, self._tunnels, self._loop, job, end)
-            if end:
-                verdict = self._ended_during_startup()
-        late = [each.plan.task for each in self._tasks if not readiness.listens(each)]
-        if late and verdict is None:
+        if verdict := self._protect():
+            return verdict
+        self._tunnels.start()  # They get ready while the servers do.
+        if servers and (verdict := self._start_tasks(servers)):
+            return verdict
+        tasks, job, end = list(self._tasks), self._job, self._end_request
+        verdict = readiness.await_all(tasks, self._tunnels, self._loop, job, end)
+        if end:
+            return self._ended_during_startup()
+        if verdict:
+            return verdict
+        if late := [each.plan.task for each in tasks if not readiness.listens(each)]:
             self._console.notice(
-                f"not waiting for {names(late)} (--min_workers={self._job.min_workers})"
+                f"not waiting for {names(late)} (--min_workers={job.min_workers})"
             )
-        if others and verdict is None:
-            verdict = self._start_tasks(others)
-        if verdict is None:
-            pids = {process.plan.name: process.pid for process in self._tasks}
-            self._tell({"pids": pids, "warning": self._warning})
-        return verdict
+        if others and (verdict := self._start_tasks(others)):
+            return verdict
+        pids = {process.plan.name: process.pid for process in self._tasks}
+        self._tell({"pids": pids, "warning": self._warning})
+        return None
 
     def _protect(self) -> Verdict | None:
         """Closes the ports before any task can open one."""
@@ -209,13 +208,13 @@ class Supervisor:
     def _await_closing(self, verdict: Verdict) -> Verdict:
         """Gives every ps that runs the script of a successful job time to end."""
         if verdict.status == 0:
-            self._loop.wait(self._is_closed, self._job.grace_period)
+            plans, exits = self._job.plans, self._tasks.exits
+            self._loop.wait(
+                lambda: bool(self._end_request or not policy.closing(plans, exits)),
+                self._job.grace_period,
+            )
         # A ps may fail while it ends.
         return self._judge() or verdict
-
-    def _is_closed(self) -> bool:
-        closing = policy.closing(self._job.plans, self._tasks.exits)
-        return not closing or bool(self._end_request)
 
     def _judge(self) -> Verdict | None:
         exits, given_up = self._tasks.exits, self._restarts.given_up
@@ -271,12 +270,8 @@ class Supervisor:
             self._console.notice(self._output.last_words(self._tasks[failed]))
 
     def _end_gently(self) -> None:
-        running = self._tasks.alive
-        for task in running:
-            task.told_to_end = True
-            task.signal(signal.SIGTERM)
         grace = self._job.grace_period
-        if rest := self._tasks.end(running, grace):
+        if rest := self._tasks.end_gently(grace):
             late = names([task.plan.task for task in rest])
             self._console.notice(f"{late} did not end within {grace:g} s: killing")
 
@@ -291,13 +286,9 @@ class Supervisor:
             self._console.notice(f"could not kill {', '.join(survivors)}")
         self._tasks.close()
 
-    def _summarize(self, verdict: Verdict, phases: Phases) -> None:
-        rows = []
-        for plan in self._job.plans:
-            log, task = self._job.log_path(plan), self._tasks.get(plan.task)
-            note = self._use.note(plan.task, verdict.status)
-            rows.append(row(plan, log, task, note))
-        self._console.notice(summarize(rows, phases))
+    def _summarize(self, verdict: Verdict, marks: list[float]) -> None:
+        note = partial(self._use.note, status=verdict.status)
+        self._console.notice(summarize(self._job, self._tasks, note, marks))
         if conclusion := self._use.conclusion(verdict.status):
             self._console.notice(conclusion)
         if verdict.status and self._output.advice:

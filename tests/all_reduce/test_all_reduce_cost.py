@@ -1,10 +1,8 @@
 """The cost formulas match the schedules and the numbers on the page."""
 
 import dataclasses
-import importlib
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from absl import flags
@@ -13,7 +11,6 @@ from tfdist.all_reduce import cost
 from tfdist.all_reduce.cost import COSTS, Cost, CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, build
 
-ROOT = Path(__file__).resolve().parents[2]
 MB = 1_000_000
 # 200 Mbit/s, and messages that follow each other faster than they arrive.
 SLOW = Network(1e-3, 25e6, 2e-10, 1e-4)
@@ -129,9 +126,8 @@ def test_latency_rules_for_small_tensors_and_bandwidth_for_large(
 
 
 @pytest.fixture
-def algorithms(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("all_reduce_algorithms")
+def algorithms(benchmark):
+    return benchmark("all_reduce_algorithms")
 
 
 def test_a_plot_keeps_what_it_shows(algorithms, tmp_path):

@@ -1,8 +1,6 @@
 """The all-reduce benchmark between hosts: that it runs, and what it reports."""
 
-import importlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
+from ..support.namespaces import names_on_this_machine, needs_root
 from ..support.processes import still_running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,16 +20,6 @@ BENCHMARKS = ROOT / "benchmarks"
 PROGRAM = [sys.executable, str(BENCHMARKS / "all_reduce.py")]
 
 pytestmark = pytest.mark.namespaces
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
-    reason="network namespaces are for root, with iproute2",
-)
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 def test_every_row_was_measured(benchmark):
@@ -56,12 +45,6 @@ def test_a_backward_pass_that_waits_gives_each_layers_gradient(benchmark):
     assert found == [[0.0, 2.0], [1.0, 2.0], [2.0, 2.0]]
     operations = step.get_concrete_function().graph.get_operations()
     assert [op.type for op in operations].count("IteratorGetNext") == 3
-
-
-def names_on_this_machine():
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True)
-    netns = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
-    return links.stdout + netns.stdout
 
 
 @needs_root

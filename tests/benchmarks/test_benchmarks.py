@@ -1,7 +1,6 @@
 """What benchmarks compute from measurements, that pages have it, and that one of them runs."""
 
 import dataclasses
-import importlib
 import json
 import math
 import subprocess
@@ -16,13 +15,6 @@ from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    return importlib.import_module
 
 
 @pytest.mark.parametrize(

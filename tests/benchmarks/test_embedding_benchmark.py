@@ -1,6 +1,5 @@
 """What the benchmark of lookups counts and reports, and the hosts that it makes."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -17,22 +16,13 @@ from tfdist.embedding.aggregated_lookup import (
 from tfdist.placement.partition import even_sizes
 
 from ..support.deadline import DEADLINE
+from ..support.namespaces import names_on_this_machine, needs_root
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = ROOT / "tests" / "programs"
 
 pytestmark = pytest.mark.namespaces
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
-    reason="network namespaces are for root, with iproute2",
-)
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.mark.parametrize("zipf", [0.0, 1.5])
@@ -80,12 +70,6 @@ def test_a_sweep_is_summed_up(benchmark):
     assert summary["worse"] == 1
     assert summary["better_than_both"] == 1
     assert summary["chosen_over_better"] == [0.75, 1.25]
-
-
-def names_on_this_machine():
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True)
-    netns = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
-    return links.stdout + netns.stdout
 
 
 SERVE = """

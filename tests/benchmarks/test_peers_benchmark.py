@@ -1,7 +1,6 @@
 """The benchmark of peers: what each contender consists of, and what is computed."""
 
 import dataclasses
-import importlib
 import json
 import os
 import signal
@@ -15,16 +14,10 @@ import pytest
 
 from ..launch_programs.launcher import wait_for
 from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
+from ..support.namespaces import needs_root
 from ..support.processes import still_running
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module
 
 
 @pytest.fixture
@@ -351,10 +344,6 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
     assert not data.exists()
 
 
-needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or subprocess.run(["which", "ip"], stdout=-3).returncode != 0,
-    reason="network namespaces are for root, with iproute2",
-)
 # Says that it is there, and leaves a process behind that nobody would find by its parents.
 SLEEPER = """
 def build(job):
@@ -366,7 +355,7 @@ peers_systems.SYSTEMS["sleeper"] = build
 
 
 @pytest.mark.namespaces
-@needs_namespaces
+@needs_root
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_contenders_that_are_stopped(tmp_path, number):
@@ -394,7 +383,7 @@ def test_a_signal_ends_contenders_that_are_stopped(tmp_path, number):
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.namespaces
-@needs_namespaces
+@needs_root
 def test_contenders_that_need_no_environment_take_turns(tmp_path, results):
     command = [sys.executable, str(ROOT / "benchmarks" / "peers.py"), "--quick"]
     command += ["--contenders=tf1,tfdist-x10", f"--json={tmp_path / 'peers.json'}"]

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
-from tfdist.consistency.combinations import (
-    check_combination,
-    go_together,
-)
-from tfdist.consistency.policy import (
-    Phase,
-    check_consistency,
-    for_workers,
-)
+from tfdist.consistency.combinations import check_combination, go_together
+from tfdist.consistency.policy import Phase, check_consistency, for_workers
 from tfdist.consistency.schedule import Released, Schedule
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every

@@ -1,15 +1,11 @@
 """Synchronous training on parameter servers survives the loss of a task."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import launch
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = pytest.mark.cluster
@@ -45,17 +41,8 @@ def test_rounds_go_on_without_workers(run_program, how, lost):
 
 def test_chief_is_restored_from_a_backup(tmp_path):
     """Training continues at its epoch, with the weights of an uninterrupted run."""
-    command = [sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"]
-    command.append(STARTUP_FLAG)
-    done = subprocess.run(
-        [*command, PROGRAMS / "restored_rounds.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    cluster = ("--num_ps=2", "--num_workers=2")
+    done = launch(*cluster, PROGRAMS / "restored_rounds.py", cwd=tmp_path)
     epochs = [
         line.split()[-1] for line in done.stdout.splitlines() if " epoch " in line
     ]
@@ -69,21 +56,12 @@ def test_every_task_is_lost_once(tmp_path, policy):
     """Workers come back; after a ps or the chief, fit continues from a checkpoint."""
     victims = "SIGKILL:worker:0 SIGSTOP:worker:1 SIGKILL:ps:1 SIGKILL:chief:0"
     (tmp_path / "victims").write_text(victims)
-    command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
-    command += [STARTUP_FLAG, "--stall_timeout=20"]
-    done = subprocess.run(
-        [*command, PROGRAMS / "train_and_kill.py", "3", "400"],
+    done = launch(
+        *("--checkpoint_dir=checkpoints", "--stall_timeout=20"),
+        *(PROGRAMS / "train_and_kill.py", "3", "400"),
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)),
-            "TFDIST_CONSISTENCY": policy,
-        },
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
+        TFDIST_CONSISTENCY=policy,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "victims").read_text() == ""
     assert "the new worker:0 has run a step" in done.stdout
     assert "WARNING:tfdist:fit continues from" in done.stdout

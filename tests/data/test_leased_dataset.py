@@ -7,11 +7,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
 from tfdist.data.sources import shuffled
-from tfdist.peers.shares import (
-    UnequalDataError,
-    naming_too_few_files,
-    own_batches,
-)
+from tfdist.peers.shares import UnequalDataError, naming_too_few_files, own_batches
 
 SAMPLES = 23
 

@@ -1,20 +1,17 @@
 """Each example is seen as often as there are epochs, and more only if a worker was lost."""
 
 import importlib
-from pathlib import Path
 
 import pytest
 
 from launch.chaos import Fault
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 STEPS = 10_000
 
 
 @pytest.fixture
-def exactly_once(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("exactly_once")
+def exactly_once(benchmark):
+    return benchmark("exactly_once")
 
 
 @pytest.mark.cluster

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -233,14 +231,8 @@ def test_bad_flags_end_in_one_line(said, flags):
 def test_a_single_process_says_what_it_holds(tmp_path):
     rows = 250_000
     flags = "--strategy=one_device --dataset=zipf --epochs=1 --steps_per_epoch=2"
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "recommender.py", *flags.split(), f"--rows={rows}"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stderr
+    program = EXAMPLES / "recommender.py"
+    done = jobs.run(program, *flags.split(), f"--rows={rows}", cwd=tmp_path)
     held = int(re.search(r"this process +.\D+(\d+)", done.stdout)[1])
     # The table and its Adagrad slots; users and tags are few.
     assert 2 * rows * 16 * 4 / 1e6 <= held <= 3 * rows * 16 * 4 / 1e6

@@ -1,18 +1,14 @@
 """The Estimator's example in a cluster of real processes, all of which end."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import launch, with_environment
 
 WITNESS = Path(__file__).parent / "estimator_witness.py"
 
@@ -28,32 +24,20 @@ class Run:
         witness_dir.mkdir(exist_ok=True)
         for old in witness_dir.iterdir():
             old.unlink()
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "launch.local", STARTUP_FLAG, *cluster),
-                f"--log_dir={directory / 'logs'}",
-                # A busy machine is no reason to end what would end by itself.
-                *("--straggler_timeout=150", "--grace_period=90"),
-                *(str(WITNESS), f"--model_dir={self.model_dir}", *flags),
-            ],
-            env={
-                **os.environ,
-                "WITNESS_DIR": str(witness_dir),
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-            },
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_DEADLINE,
-            check=False,
+        done = launch(
+            *(*cluster, f"--log_dir={directory / 'logs'}"),
+            # A busy machine is no reason to end what would end by itself.
+            *("--straggler_timeout=150", "--grace_period=90"),
+            *(WITNESS, f"--model_dir={self.model_dir}", *flags),
+            WITNESS_DIR=str(witness_dir),
+            TF_CPP_MIN_LOG_LEVEL="2",
         )
         self.output, self.errors = done.stdout, done.stderr
-        assert done.returncode == 0, self.output + self.errors
         self.tasks = {
             path.stem: json.loads(path.read_text())
             for path in witness_dir.glob("*.json")
         }
-        left = [p for p in psutil.process_iter() if _has(p, str(witness_dir))]
-        assert left == []
+        assert with_environment("WITNESS_DIR", str(witness_dir)) == []
 
     def endings(self) -> dict[str, str]:
         """How each task ended: by itself or by the launcher, and with which status."""
@@ -64,13 +48,6 @@ class Run:
                 re.M,
             )
         )
-
-
-def _has(process: psutil.Process, mark: str) -> bool:
-    try:
-        return process.environ().get("WITNESS_DIR") == mark
-    except psutil.Error:
-        return False
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,8 @@
 """The linear predictor of examples.md: each way, on threads and on a cluster."""
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -14,12 +10,11 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import ROOT, launch, run
 
 # Other examples define flags of the same names.
 pytestmark = pytest.mark.own_process
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "linear_predictor.py"
 SMALL = ("--examples=1024", "--batch_size=32", "--features=8", "--passes=3")
 STEPS, FEATURES, FLOAT = 32, 8, 4
@@ -63,23 +58,6 @@ def on_threads(
     program.FLAGS(["linear_predictor.py", *SMALL, "--on=threads", *given])
     program.main(["linear_predictor.py"])
     return passes(capsys.readouterr().out)
-
-
-def in_a_process(*command: str) -> np.ndarray:
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)),
-            "CUDA_VISIBLE_DEVICES": "-1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return passes(done.stdout)
 
 
 @pytest.fixture
@@ -137,7 +115,8 @@ def test_a_bound_makes_the_fast_wait_for_the_slow(program, capsys):
 @pytest.mark.slow
 def test_map_reduce_on_the_devices_of_one_process(one_by_one):
     # Logical devices are set before TensorFlow starts, so in a process of its own.
-    done = in_a_process(str(EXAMPLE), *SMALL, "--how=map_reduce", "--workers=2")
+    flags = (*SMALL, "--how=map_reduce", "--workers=2")
+    done = passes(run(EXAMPLE, *flags, CUDA_VISIBLE_DEVICES="-1").stdout)
     np.testing.assert_allclose(done[:, 0], one_by_one, rtol=1e-4)
     assert done[:, 1].tolist() == [2 * 2 * STEPS * FEATURES * FLOAT] * 3
     assert done[:, 2].min() > 0
@@ -149,10 +128,12 @@ def test_map_reduce_on_the_devices_of_one_process(one_by_one):
 )
 def test_on_a_cluster(tmp_path, one_by_one, how):
     bound = ("--max_staleness=1",) if how == "bounded" else ()
-    cluster = ("-m", "launch.local", STARTUP_FLAG, "--num_ps=1", "--num_workers=2")
-    flags = (*SMALL, "--on=processes", f"--how={how}", *bound)
-    logs = f"--log_dir={tmp_path}"
-    done = in_a_process(*cluster, logs, str(EXAMPLE), *flags)
+    said = launch(
+        *("--num_ps=1", "--num_workers=2", f"--log_dir={tmp_path}", EXAMPLE),
+        *(*SMALL, "--on=processes", f"--how={how}", *bound),
+        CUDA_VISIBLE_DEVICES="-1",
+    )
+    done = passes(said.stdout)
     np.testing.assert_allclose(
         done[:, 0],
         one_by_one,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
@@ -213,20 +210,10 @@ def test_a_run_that_did_not_train_fails(
 @pytest.mark.slow
 def test_mirrored_says_that_cpu_devices_stand_in(data_dir: Path) -> None:
     # Logical devices are set before TensorFlow starts, so in a process of its own.
-    script = subprocess.run(
-        [
-            sys.executable,
-            EXAMPLES / "mnist_cnn.py",
-            "--strategy=mirrored",
-            "--epochs=1",
-            "--train_examples=400",
-            f"--data_dir={data_dir}",
-        ],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
+    script = jobs.run(
+        *(EXAMPLES / "mnist_cnn.py", "--strategy=mirrored", "--epochs=1"),
+        *("--train_examples=400", f"--data_dir={data_dir}"),
+        CUDA_VISIBLE_DEVICES="-1",
     )
-    assert script.returncode == 0, script.stderr
     assert "4 logical CPU devices stand in for GPUs" in script.stdout
     assert "Test accuracy: " in script.stdout

@@ -1,33 +1,23 @@
 """The command of `make mnist`, on a part of the images."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import ROOT, launch, with_environment
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mnist_cnn.py"
+EXAMPLE = ROOT / "examples" / "mnist_cnn.py"
 
 
-def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "launch.local", "--num_ps=2", "--num_workers=2"),
-            STARTUP_FLAG,
-            f"--log_dir={tmp_path / 'logs'}",
-            *(str(EXAMPLE), "--train_examples=512", "--batch_size=32", *flags),
-        ],
+def run(tmp_path: Path, *flags: str, status: int = 0) -> subprocess.CompletedProcess:
+    return launch(
+        *("--num_ps=2", "--num_workers=2", f"--log_dir={tmp_path / 'logs'}"),
+        *(EXAMPLE, "--train_examples=512", "--batch_size=32", *flags),
+        status=status,
         # Inherited by every process of the run.
-        env={**os.environ, "TFDIST_TEST_RUN": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-        check=False,
+        TFDIST_TEST_RUN=str(tmp_path),
     )
 
 
@@ -36,7 +26,6 @@ def test_five_processes_train_and_report(tmp_path):
     saved = tmp_path / "mnist.keras"
     done = run(tmp_path, "--epochs=2", "--min_accuracy=0.3", f"--save_path={saved}")
     output = done.stdout
-    assert done.returncode == 0, output + done.stderr
     assert float(re.search(r"Test accuracy: ([\d.]+)", output)[1]) >= 0.3
     # Where every variable lives: kernels and their slots on both ps.
     placed = re.findall(r"│ ([01])  │ (\S+)", output)
@@ -54,18 +43,11 @@ def test_five_processes_train_and_report(tmp_path):
     assert [name.split(".")[0] for name in logs] == [
         *("chief", "fork-server", "ps-0", "ps-1", "worker-0", "worker-1")
     ]
-    assert [p for p in psutil.process_iter() if _belongs_to(p, tmp_path)] == []
+    assert with_environment("TFDIST_TEST_RUN", str(tmp_path)) == []
 
 
 @pytest.mark.cluster
 def test_a_run_that_did_not_train_fails(tmp_path):
-    done = run(tmp_path, "--epochs=1", "--learning_rate=0", "--min_accuracy=0.9")
-    assert done.returncode == 1
+    flags = ("--epochs=1", "--learning_rate=0", "--min_accuracy=0.9")
+    done = run(tmp_path, *flags, status=1)
     assert "below --min_accuracy=0.9" in done.stdout + done.stderr
-
-
-def _belongs_to(process: psutil.Process, run: Path) -> bool:
-    try:
-        return process.environ().get("TFDIST_TEST_RUN") == str(run)
-    except psutil.Error:
-        return False

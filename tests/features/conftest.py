@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.parameter_server.step_graph.step_graph import StepGraph
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import graph_audit  # noqa: E402
@@ -348,6 +350,20 @@ def no_pipeline_is_known(request: pytest.FixtureRequest, is_synchronous: bool) -
         readers._of_sources.clear()
         readers._of_ordinary_ones.clear()
         readers._told.clear()
+
+
+@pytest.fixture
+def step_graphs(monkeypatch) -> list[Any]:
+    """The step graphs that are traced in a test."""
+    found = []
+    constructor = StepGraph.__init__
+
+    def init(self, *args, **kwargs):
+        constructor(self, *args, **kwargs)
+        found.append(self)
+
+    monkeypatch.setattr(StepGraph, "__init__", init)
+    return found
 
 
 @pytest.fixture(scope="session")

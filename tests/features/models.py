@@ -87,6 +87,30 @@ def mlp(*, units: int = 1, **compile: Any) -> keras.Sequential:
     return compiled(dense(8, "tanh"), dense(units), **compile)
 
 
+def mlp_of_20() -> keras.Sequential:
+    """Two dense layers, of 20 features and 10 outputs."""
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((20,)), layers.Dense(30, activation="relu"), layers.Dense(10)]
+    )
+
+
+def cnn_of_20() -> keras.Sequential:
+    """A convolution with state and noise, of as many features and outputs."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((20,)),
+            layers.Reshape((5, 4, 1)),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.5),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+
+
 def classifier(**compile: Any) -> keras.Sequential:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return mlp(units=3, **{"loss": loss, **compile})

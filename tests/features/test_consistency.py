@@ -10,6 +10,8 @@ import keras
 import pytest
 import tensorflow as tf
 from models import built_in_scope, positions
+from models import cnn_of_20 as cnn
+from models import mlp_of_20 as mlp
 
 import tfdist
 from tfdist.consistency.policy import Phase
@@ -19,7 +21,6 @@ from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.step_graph import step_graph
 from tfdist.parameter_server.step_graph.tasks import device_of
-from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [
     pytest.mark.parameter_server,
@@ -62,26 +63,6 @@ def traced(monkeypatch):
 
     monkeypatch.setattr(step_graph, "order_reads_and_writes", connected)
     return found
-
-
-def mlp():
-    return keras.Sequential(
-        [keras.Input((20,)), layers.Dense(30, activation="relu"), layers.Dense(10)]
-    )
-
-
-def cnn():
-    return keras.Sequential(
-        [
-            keras.Input((20,)),
-            layers.Reshape((5, 4, 1)),
-            layers.Conv2D(8, 3, activation="relu"),
-            layers.BatchNormalization(),
-            layers.Dropout(0.5),
-            layers.Flatten(),
-            layers.Dense(10),
-        ]
-    )
 
 
 class Remembering(layers.Layer):
@@ -204,29 +185,21 @@ def ancestors(op):
     return found
 
 
-def messages(strategy, monkeypatch):
-    found = []
-    constructor = worker_function.StepGraph.__init__
-
-    def init(self, *args, **kwargs):
-        constructor(self, *args, **kwargs)
-        found.append(self)
-
-    monkeypatch.setattr(worker_function.StepGraph, "__init__", init)
+def messages(strategy, step_graphs):
     model = compiled(strategy)
     model.train_on_batch(*(each[:BATCH] for each in data()))
-    [step] = found
-    return len(step.messages)
+    return len(step_graphs.pop().messages)
 
 
 def test_counting_costs_no_message_and_a_bound_three_per_further_ps(
-    strategy, policy, monkeypatch
+    strategy, policy, step_graphs
 ):
-    plain = messages(strategy, monkeypatch)
+    plain = messages(strategy, step_graphs)
     policy(tfdist.BoundedStaleness(math.inf))
-    assert messages(strategy, monkeypatch) == plain
+    assert messages(strategy, step_graphs) == plain
     policy(tfdist.BoundedStaleness(4))
-    assert messages(strategy, monkeypatch) <= plain + 3
+    assert messages(strategy, step_graphs) <= plain + 3
+    assert step_graphs == []
 
 
 def test_without_a_policy_nothing_is_measured(strategy, policy):

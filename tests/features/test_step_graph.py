@@ -7,6 +7,8 @@ import tensorflow as tf
 from graph_audit import task_of
 from models import Seen, assert_alike, positions, trained_beside_one_process
 from models import built_in_scope as compiled
+from models import cnn_of_20 as cnn
+from models import mlp_of_20 as mlp
 
 import tfdist
 from tfdist import _tf
@@ -15,7 +17,6 @@ from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -28,45 +29,11 @@ averages_of_the_last = pytest.mark.sets_own_value("momentum|velocity")
 
 
 @pytest.fixture
-def traced(monkeypatch):
-    """The step graphs that are traced in a test."""
-    found = []
-    constructor = worker_function.StepGraph.__init__
-
-    def init(self, *args, **kwargs):
-        constructor(self, *args, **kwargs)
-        found.append(self)
-
-    monkeypatch.setattr(worker_function.StepGraph, "__init__", init)
-    return found
-
-
-@pytest.fixture
 def exchange(strategy, monkeypatch):
     def set_to(steps):
         monkeypatch.setattr(strategy, "exchange", tfdist.Every(steps))
 
     return set_to
-
-
-def mlp():
-    return keras.Sequential(
-        [keras.Input((20,)), layers.Dense(30, activation="relu"), layers.Dense(10)]
-    )
-
-
-def cnn():
-    return keras.Sequential(
-        [
-            keras.Input((20,)),
-            layers.Reshape((5, 4, 1)),
-            layers.Conv2D(8, 3, activation="relu"),
-            layers.BatchNormalization(),
-            layers.Dropout(0.5),
-            layers.Flatten(),
-            layers.Dense(10),
-        ]
-    )
 
 
 def recommender():
@@ -99,15 +66,17 @@ def crossings(graph: tf.Graph) -> int:
     [(mlp, 4), (cnn, 4), (recommender, 9)],
     ids=["mlp", "cnn", "rows"],
 )
-def test_messages_per_step(strategy, traced, sent, model, limit, optimizer):
+def test_messages_per_step(strategy, step_graphs, sent, model, limit, optimizer):
     compiled(strategy, model, optimizer).fit(*data(), batch_size=BATCH, verbose=0)
-    (step,) = traced
+    (step,) = step_graphs
     assert len(step.messages) <= limit
     # The same, from the function that was sent to the workers.
     assert crossings(sent.functions[0].graph) <= limit
 
 
-def test_the_value_of_a_split_weight_goes_to_the_worker_only(strategy, traced, sent):
+def test_the_value_of_a_split_weight_goes_to_the_worker_only(
+    strategy, step_graphs, sent
+):
     """Not back to the first of its ps, where the handle is that its gradient watches."""
     split = tfdist.FixedShardsPartitioner(2)
 
@@ -116,7 +85,7 @@ def test_the_value_of_a_split_weight_goes_to_the_worker_only(strategy, traced, s
             return mlp()
 
     compiled(strategy, model, "sgd").fit(*data(), batch_size=BATCH, verbose=0)
-    (step,) = traced
+    (step,) = step_graphs
     assert len(step.messages) <= 4
     assert crossings(sent.functions[0].graph) <= 4
 
@@ -165,9 +134,9 @@ def pushes_that_wait(graph):
     )
 
 
-def test_a_pair_of_tasks_has_one_message_each_way(strategy, traced):
+def test_a_pair_of_tasks_has_one_message_each_way(strategy, step_graphs):
     compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
-    (step,) = traced
+    (step,) = step_graphs
     assert all(isinstance(each, Message) for each in step.messages)
     pairs = {(each.sender, each.receiver) for each in step.messages}
     assert pairs == {
@@ -178,10 +147,10 @@ def test_a_pair_of_tasks_has_one_message_each_way(strategy, traced):
     }
 
 
-def test_ten_steps_take_ten_times_the_messages_of_one(strategy, traced, sent):
+def test_ten_steps_take_ten_times_the_messages_of_one(strategy, step_graphs, sent):
     model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
     model.fit(*data(), batch_size=BATCH, verbose=0)
-    (step,) = traced
+    (step,) = step_graphs
     (function,) = sent.functions
     assert "While" not in {op.type for op in function.graph.get_operations()}
     assert crossings(function.graph) == 10 * len(step.messages)
@@ -280,7 +249,7 @@ def _output(_, predicted):
 @averages_of_the_last
 @pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
 def test_one_worker_computes_what_one_process_does(
-    strategy, exchange, traced, sent, monkeypatch, largest
+    strategy, exchange, step_graphs, sent, monkeypatch, largest
 ):
     monkeypatch.setattr(unrolling, "LARGEST_CHUNK", largest)
     exchange(BATCHES)
@@ -288,7 +257,7 @@ def test_one_worker_computes_what_one_process_does(
         strategy, mlp, keras.optimizers.Adam, *data(), BATCH
     )
     assert_alike(model.get_weights(), alone.get_weights(), rtol=1e-3, atol=1e-5)
-    step, together = traced
+    step, together = step_graphs
     assert len(together.messages) == 4, "for all steps together"
     assert together.size < 2 * step.size, "one copy of the step, in a loop"
     (loop,) = (

@@ -14,7 +14,6 @@ from tfdist.parameter_server.caching import worker_cache
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.steps import worker_function
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -366,21 +365,13 @@ def test_a_step_that_fails_leaves_what_others_have_changed(strategy, exchange):
     )
 
 
-def test_a_threshold_of_zero_is_todays_step(strategy, exchange, monkeypatch):
-    found = []
-    constructor = worker_function.StepGraph.__init__
-
-    def init(self, *args, **kwargs):
-        constructor(self, *args, **kwargs)
-        found.append(self)
-
-    monkeypatch.setattr(worker_function.StepGraph, "__init__", init)
+def test_a_threshold_of_zero_is_todays_step(strategy, step_graphs, monkeypatch):
     graphs = []
     for each in (tfdist.WhenChanged(0), tfdist.Every(1)):
         monkeypatch.setattr(strategy, "exchange", each)
         compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
-        graphs.append(found.pop())
-        assert found == []
+        graphs.append(step_graphs.pop())
+        assert step_graphs == []
     zero, today = graphs
     sent = [sorted(len(each.outputs) for each in it.messages) for it in graphs]
     assert sent[0] == sent[1]

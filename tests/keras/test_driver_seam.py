@@ -1,15 +1,12 @@
 """Toy strategies train a Keras model through the driver seam alone."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import launch
 
 TOYS = Path(__file__).parent / "toy_strategies"
 EPOCHS = 8
@@ -20,15 +17,8 @@ pytestmark = pytest.mark.cluster
 
 
 def train(name, directory, *flags):
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.local", *flags, "--num_workers=2", STARTUP_FLAG]
-        + [f"--log_dir={directory}/logs", str(TOYS / "train.py"), name, str(directory)],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    options = (*flags, "--num_workers=2", f"--log_dir={directory}/logs")
+    launch(*options, TOYS / "train.py", name, directory)
     found = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
     for each in found:
         weights = np.concatenate(each["weights"])

@@ -1,15 +1,12 @@
 """On a machine with a GPU: what runs on CPUs elsewhere runs on its logical devices."""
 
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from ..conftest import PROGRAMS
 from ..parameter_server import test_replicas_cluster
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,14 +17,7 @@ pytestmark = [
 def run(case):
     # Without XLA and TF32, which Keras and TensorFlow choose for one GPU by themselves.
     exact = {"TF_DETERMINISTIC_OPS": "1", "NVIDIA_TF32_OVERRIDE": "0"}
-    done = subprocess.run(
-        [sys.executable, PROGRAMS / "on_gpus.py", case],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **exact},
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    jobs.run(PROGRAMS / "on_gpus.py", case, **exact)
 
 
 @pytest.mark.parametrize(

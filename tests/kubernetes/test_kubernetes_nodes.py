@@ -11,12 +11,7 @@ import textwrap
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import (
-    ELASTIC,
-    EXAMPLE,
-    PATIENCE,
-    EngineLauncher,
-)
+from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
 from ..launch_programs.launcher import DEADLINE, SLEEP, wait_for
 from .kubernetes_cluster import NODES, kubernetes_cluster
 from .kubernetes_control_plane import needs_kubernetes

@@ -1,7 +1,6 @@
 """A program that trains without its cluster is told so, and no other one is."""
 
 import re
-import subprocess
 
 import pytest
 
@@ -11,8 +10,8 @@ from launch.plan import plan
 from launch.supervise.cluster_use import ClusterUse, Socket, is_used
 from tf_config import Task
 
-from ..launch_programs.launcher import COMMAND, DEADLINE, PROGRAMS
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..launch_programs.launcher import DEADLINE, PROGRAMS
+from ..support import jobs
 
 CHIEF, W0, W1 = Task("chief", 0), Task("worker", 0), Task("worker", 1)
 EPHEMERAL = 50_000
@@ -230,14 +229,7 @@ def test_short_program_is_told_in_the_table(launcher):
 
 def launched(directory, *args):
     """Runs a job to its success: what its console shows, with the logs beside it."""
-    log_dir = directory / "logs"
-    done = subprocess.run(
-        [*COMMAND, f"--log_dir={log_dir}", STARTUP_FLAG, *args],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    done = jobs.launch(f"--log_dir={directory / 'logs'}", *args)
     return done.stdout, done.stderr
 
 

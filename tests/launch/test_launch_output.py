@@ -12,7 +12,8 @@ from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
 from launch.plan import plan
 from launch.supervise.output import Output, quiet_tasks
-from launch.supervise.summary import Phases, Row, summarize
+from launch.supervise.summary import summarize
+from tf_config import Task
 
 from ..launch_programs.launcher import DEADLINE
 
@@ -272,15 +273,30 @@ def test_what_a_hidden_line_goes_on_with_is_hidden():
     assert not any(map(talkative.hides, lines))
 
 
+def ended(code, told_to_end=False, restarts=0, wall=8.02, cpu=4.9):
+    exit = SimpleNamespace(code=code)
+    return SimpleNamespace(
+        exit=exit, told_to_end=told_to_end, restarts=restarts, wall=wall, cpu=cpu
+    )
+
+
 def test_summary_has_a_line_for_each_task_and_the_phases():
-    rows = [
-        Row("chief", "finished", "0", 8.02, 4.9, "logs/chief.log"),
-        Row("worker:0", "ended by the launcher", "-", 19.5, 3.9, "logs/w.log"),
-    ]
-    assert summarize(rows, Phases(11.4, 8.0, 0.2)).splitlines() == [
-        "task      ended                  status  wall s  CPU s  log",
-        "chief     finished                    0     8.0    4.9  logs/chief.log",
-        "worker:0  ended by the launcher       -    19.5    3.9  logs/w.log",
+    job = make_job(local_cluster(1, 2), Program("train.py"), log_dir="logs")
+    tasks = {
+        Task("chief", 0): ended(0),
+        Task("ps", 0): ended(-9, restarts=1),
+        Task("worker", 0): ended(-15, told_to_end=True, wall=19.5, cpu=3.9),
+    }
+    notes = {Task("worker", 0): "idle"}
+    shown = summarize(
+        job, tasks, lambda task: notes.get(task, ""), [1.0, 12.4, 20.4, 20.6]
+    )
+    assert shown.splitlines() == [
+        "task      ended                                   status  wall s  CPU s  log",
+        "chief     finished                                     0     8.0    4.9  logs/chief.log",
+        "ps:0      was killed by SIGKILL, started 2 times     137     8.0    4.9  logs/ps-0.log",
+        "worker:0  ended by the launcher, idle                  -    19.5    3.9  logs/worker-0.log",
+        "worker:1  not started                                  -     0.0    0.0  -",
         "startup 11.4 s, run 8.0 s, teardown 0.2 s",
     ]
 

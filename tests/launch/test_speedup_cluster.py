@@ -3,15 +3,14 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tf_config.speedup import Speedup
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support import jobs
+from ..support.deadline import STARTUP_FLAG
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "speedup_program.py")
 needs_root = pytest.mark.skipif(
@@ -20,29 +19,14 @@ needs_root = pytest.mark.skipif(
 
 
 def measure(tmp_path, *arguments):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "launch.speedup", f"--log_dir={tmp_path / 'logs'}"),
-            *(f"--output={tmp_path / 'speedup.json'}", "--num_ps=1", "--repeats=1"),
-            *(STARTUP_FLAG, *arguments),
-        ],
-        env={**os.environ, "TFDIST_TEST_RUN": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-        check=False,
+    done = jobs.run(
+        *("-m", "launch.speedup", f"--log_dir={tmp_path / 'logs'}"),
+        *(f"--output={tmp_path / 'speedup.json'}", "--num_ps=1", "--repeats=1"),
+        *(STARTUP_FLAG, *arguments),
+        TFDIST_TEST_RUN=str(tmp_path),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    left = [each for each in psutil.process_iter() if belongs_to(each, tmp_path)]
-    assert left == []
+    assert jobs.with_environment("TFDIST_TEST_RUN", str(tmp_path)) == []
     return done.stdout, Speedup.from_json((tmp_path / "speedup.json").read_text())
-
-
-def belongs_to(process, tmp_path):
-    try:
-        return process.environ().get("TFDIST_TEST_RUN") == str(tmp_path)
-    except psutil.Error:
-        return False
 
 
 @pytest.mark.cluster

@@ -19,12 +19,7 @@ from launch.plan import Remote, TaskPlan
 from tf_config import Task
 
 from ..launch_programs.engine_launcher import EngineLauncher
-from ..launch_programs.launcher import (
-    DEADLINE,
-    PROGRAMS,
-    SLEEP,
-    marked,
-)
+from ..launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, marked
 from .test_launch_fuzz import snares
 
 

@@ -1,8 +1,6 @@
 """The others finish when a worker dies, stops or fails in mid-training."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -12,7 +10,7 @@ import tf_config
 from tfdist import mixing
 from tfdist.local_update import arguments, join
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support.jobs import launch
 from ..support.worker_processes import run_workers
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "local_update_fault.py"
@@ -21,15 +19,11 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "local_update_fault.py"
 def launched(fault, victim, directory, workers=3):
     """The same under the launcher, which goes on without the victim."""
     least = workers - 1
-    command = [
-        *(sys.executable, "-m", "launch.local", "--num_ps=0"),
-        *(f"--num_workers={workers}", f"--min_workers={least}", "--max_restarts=0"),
-        *("--log_dir", directory / "logs", PROGRAM, fault, str(victim), directory),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PROGRAM_DEADLINE
+    done = launch(
+        *("--num_ps=0", f"--num_workers={workers}", f"--min_workers={least}"),
+        *("--max_restarts=0", f"--log_dir={directory / 'logs'}"),
+        *(PROGRAM, fault, str(victim), directory),
     )
-    assert done.returncode == 0, done.stderr
     assert f"goes on with {least} of {workers} workers (--min_wor" in done.stderr
     logs = {i: directory / "logs" / f"worker-{i}.log" for i in range(workers)}
     return {index: path.read_text() for index, path in logs.items()}

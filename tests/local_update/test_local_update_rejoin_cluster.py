@@ -1,33 +1,22 @@
 """A worker that was killed is restarted by the launcher, and takes part again."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support.jobs import launch
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "local_update_rejoin.py"
 
 
 def launched(workers, victim, options, directory):
     """Return what each worker has found, and what the launcher has said."""
-    command = [
-        *(sys.executable, "-m", "launch.local", "--num_ps=0"),
-        *(
-            f"--num_workers={workers}",
-            "--min_workers=2",
-            "--log_dir",
-            directory / "logs",
-        ),
-        *(PROGRAM, str(victim), json.dumps(options), directory),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PROGRAM_DEADLINE
+    done = launch(
+        *("--num_ps=0", f"--num_workers={workers}", "--min_workers=2"),
+        *(f"--log_dir={directory / 'logs'}", PROGRAM, str(victim)),
+        *(json.dumps(options), directory),
     )
-    assert done.returncode == 0, done.stderr
     found = [json.loads((directory / f"{i}.json").read_text()) for i in range(workers)]
     return found, done.stderr
 

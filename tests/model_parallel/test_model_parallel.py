@@ -1,32 +1,18 @@
 """A model that no process has memory for (docs/examples.md), and the benchmark of pieces."""
 
-import importlib
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import ROOT, launch, run
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "examples" / "model_parallel.py"
-
-
-def run(*command):
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
 
 
 @pytest.mark.slow
 def test_one_process_lacks_the_memory():
-    done = run(PROGRAM, "--alone")
+    done = run(PROGRAM, "--alone", status=None)
     # Where a native library is the first that gets none, it ends the process.
     ended = done.returncode
     assert ended in (1, -signal.SIGABRT), done.stdout[-2000:] + done.stderr[-2000:]
@@ -37,9 +23,7 @@ def test_one_process_lacks_the_memory():
 @pytest.mark.cluster
 def test_in_two_stages_each_worker_has_half(tmp_path):
     cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
-    logs = f"--log_dir={tmp_path}"
-    done = run("-m", "launch.local", *cluster, STARTUP_FLAG, logs, PROGRAM)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = launch(*cluster, f"--log_dir={tmp_path}", PROGRAM)
     [(first, last)] = re.findall(r"loss went from (\S+) to (\S+)", done.stdout)
     assert float(last) < float(first)
     held = dict(re.findall(r"task:(\d)/\S+ has (\d+) MB of variables", done.stdout))
@@ -47,9 +31,8 @@ def test_in_two_stages_each_worker_has_half(tmp_path):
     assert 0.5 < one / two < 2
 
 
-def test_the_page_shows_what_was_measured(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    benchmark = importlib.import_module("model_parallel")
-    page = benchmark.pages.DOCS / "measured-pieces.md"
-    sections = benchmark.sections(benchmark.pages.measured("model_parallel"))
-    assert benchmark.pages.publish(page, sections, is_check=True) == 0
+def test_the_page_shows_what_was_measured(benchmark):
+    pieces = benchmark("model_parallel")
+    page = pieces.pages.DOCS / "measured-pieces.md"
+    sections = pieces.sections(pieces.pages.measured("model_parallel"))
+    assert pieces.pages.publish(page, sections, is_check=True) == 0

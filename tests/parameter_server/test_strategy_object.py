@@ -2,9 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +10,7 @@ import tensorflow as tf
 import tfdist
 
 from ..launch_programs.launcher import PROGRAMS
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support import jobs
 
 STRATEGIES = {
     "ParameterServerStrategy": ["--num_ps=1", "--num_workers=1"],
@@ -28,16 +25,8 @@ PROCESSES = {
 
 
 def launch(name, directory, program, *args):
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.local", STARTUP_FLAG, *STRATEGIES[name]]
-        + [f"--log_dir={directory}/logs", str(PROGRAMS / program), *args],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    logs = f"--log_dir={directory}/logs"
+    return jobs.launch(*STRATEGIES[name], logs, PROGRAMS / program, *args).stdout
 
 
 @pytest.mark.cluster

@@ -1,13 +1,11 @@
 """A pipeline on two workers of a cluster: where it computes, and what it keeps there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support import jobs
 
 pytestmark = pytest.mark.cluster
 
@@ -15,21 +13,10 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "pipeline_stages.py"
 LOST_STAGE = PROGRAM.with_name("pipeline_lost_stage.py")
 
 
-def launch(directory, program, *options):
+def run(directory, program, *options, status=0):
     cluster = "--num_ps=0", "--num_workers=2", "--program=coordinator"
-    return subprocess.run(
-        [sys.executable, "-m", "launch.local", *cluster, STARTUP_FLAG]
-        + [f"--log_dir={directory / 'logs'}", program, str(directory), *options],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-
-
-def run(directory, program, *options):
-    done = launch(directory, program, *options)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done
+    logs = f"--log_dir={directory / 'logs'}"
+    return jobs.launch(*cluster, logs, program, directory, *options, status=status)
 
 
 def found_alike(directory, *options):
@@ -80,7 +67,7 @@ def test_a_lost_stage_comes_back_and_training_goes_on_from_its_backup(tmp_path):
 
 
 def test_a_stopped_stage_is_named(tmp_path):
-    done = launch(tmp_path, LOST_STAGE, "SIGSTOP")
+    done = run(tmp_path, LOST_STAGE, "SIGSTOP", status=None)
     assert done.returncode != 0
     assert "PeerLostError: worker:1 at " in done.stdout
 

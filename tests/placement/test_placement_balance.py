@@ -1,34 +1,28 @@
 """The placement benchmark, and that the page shows its results."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 
 from tfdist import VariableSpec
 from tfdist.planning.weight import Weight
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@pytest.fixture
+def balance(benchmark):
+    return benchmark("placement_balance")
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("placement_balance")
+def measured(balance):
+    return balance.pages.measured("placement_balance")
 
 
-@pytest.fixture
-def measured(benchmark):
-    return benchmark.pages.measured("placement_balance")
-
-
-def test_the_page_shows_what_was_measured(benchmark, measured):
-    pages, sections = benchmark.pages, benchmark.sections(measured)
+def test_the_page_shows_what_was_measured(balance, measured):
+    pages, sections = balance.pages, balance.sections(measured)
     assert pages.publish(pages.DOCS / "placement.md", sections, is_check=True) == 0
 
 
-def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measured):
-    rows = [benchmark.Row(**row) for row in measured["rows"]]
+def test_every_model_reaches_the_target_on_every_number_of_ps(balance, measured):
+    rows = [balance.Row(**row) for row in measured["rows"]]
     assert {(row.model, row.num_ps) for row in rows} == {
         (model, num_ps)
         for model in (
@@ -46,28 +40,28 @@ def test_every_model_reaches_the_target_on_every_number_of_ps(benchmark, measure
     assert measured["scale"]["seconds"] < 10
 
 
-def test_slots_follow_their_weight(benchmark):
+def test_slots_follow_their_weight(balance):
     sizes = (100, 100, 200)
     weights = [
         Weight(VariableSpec("v", (size,), "uint8", 1), ("momentum",)) for size in sizes
     ]
-    row = benchmark.compare("model", weights, 2)
+    row = balance.compare("model", weights, 2)
     assert (row.round_robin, row.greedy, row.planned) == (1.5, 1.5, 1.0)
 
 
-def test_the_measured_rows_are_those_of_today(benchmark, monkeypatch):
+def test_the_measured_rows_are_those_of_today(balance, monkeypatch):
     import model_zoo
 
     from tfdist.planning.sizes import weights_of
 
-    measured = benchmark.pages.measured("placement_balance")["rows"]
+    measured = balance.pages.measured("placement_balance")["rows"]
     weights = weights_of(model_zoo.vgg16)
-    today = benchmark.compare("VGG16", weights, 4)
+    today = balance.compare("VGG16", weights, 4)
     kept = next(r for r in measured if (r["model"], r["num_ps"]) == ("VGG16", 4))
-    assert today == benchmark.Row(**kept)
+    assert today == balance.Row(**kept)
 
 
-def test_scale_plans_what_it_says(benchmark):
-    scale = benchmark.scale(count=2000, num_ps=10)
+def test_scale_plans_what_it_says(balance):
+    scale = balance.scale(count=2000, num_ps=10)
     assert scale.variables == 2000
     assert scale.planned <= 1.02

@@ -6,9 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.embedding import cost
-from tfdist.embedding.aggregated_lookup import (
-    LookupBytesCounter,
-)
+from tfdist.embedding.aggregated_lookup import LookupBytesCounter
 from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation as lookup,
 )

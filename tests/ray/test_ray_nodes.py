@@ -8,12 +8,7 @@ import time
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import (
-    ELASTIC,
-    EXAMPLE,
-    PATIENCE,
-    EngineLauncher,
-)
+from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
 from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from .ray_nodes import CPUS, actors, needs_ray, ray_nodes
 

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
-from tfdist.synchronous.reader.own_gradients import check_own_gradients
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
+from tfdist.synchronous.replica.gradients import check_own_gradients
 
 KERNEL = tf.Variable(tf.random.normal([4, 3]))
 OUTPUT = tf.Variable(tf.random.normal([3, 1]))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ..support.deadline import DEADLINE, PROGRAM_DEADLINE, STARTUP_FLAG
+from ..support.jobs import ROOT, launch
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PROGRAM = PROGRAMS / "train_and_kill.py"
 EPOCHS, STEPS = 3, 400
@@ -23,17 +23,11 @@ IDS_OF_A_BATCH = 256  # As tests/programs/growing_and_kill.py has them.
 def test_tasks_are_lost_and_training_ends_as_planned(stopped, tmp_path):
     signals = ["SIGKILL:worker:0", *(f"SIGSTOP:{task}" for task in stopped)]
     (tmp_path / "victims").write_text(" ".join([*signals, "SIGKILL:ps:1"]))
-    command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
-    command += [STARTUP_FLAG, "--stall_timeout=20"]
-    done = subprocess.run(
-        [*command, PROGRAM, str(EPOCHS), str(STEPS)],
+    done = launch(
+        *("--checkpoint_dir=checkpoints", "--stall_timeout=20"),
+        *(PROGRAM, str(EPOCHS), str(STEPS)),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
     )
-    assert done.returncode == 0, done.stderr
     said = [line.partition("] ")[2].strip() for line in done.stdout.splitlines()]
     assert "the new worker:0 has run a step" in said
     assert any(line.startswith("WARNING:tfdist:fit continues from") for line in said)
@@ -102,18 +96,12 @@ def test_sigterm_saves_the_steps_that_ran_and_no_step_runs_twice(tmp_path):
 
 @pytest.mark.cluster
 def test_a_killed_worker_holds_nobody_up_at_the_bound(tmp_path):
-    command = [sys.executable, "-m", "launch.local", "--num_ps=2", "--max_restarts=9"]
-    command.append(STARTUP_FLAG)
     bound, steps, kills = 1, 2000, 4
-    done = subprocess.run(
-        [*command, PROGRAMS / "bounded_and_kill.py", *map(str, (bound, steps, kills))],
+    done = launch(
+        *("--num_ps=2", "--max_restarts=9", PROGRAMS / "bounded_and_kill.py"),
+        *map(str, (bound, steps, kills)),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     said = dict(re.findall(r"(kills|staleness|steps|iterations) (\d+)\n", done.stdout))
     assert int(said["kills"]) == kills
     assert int(said["staleness"]) <= bound
@@ -140,21 +128,12 @@ def test_no_row_of_a_growing_table_is_lost_or_doubled(
     policy, victims, most_beyond, tmp_path
 ):
     (tmp_path / "victims").write_text(" ".join(victims))
-    command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=checkpoints"]
-    command += [STARTUP_FLAG, "--num_ps=2", "--num_workers=4", "--max_restarts=9"]
-    done = subprocess.run(
-        [*command, PROGRAMS / "growing_and_kill.py"],
+    done = launch(
+        *("--checkpoint_dir=checkpoints", "--num_ps=2", "--num_workers=4"),
+        *("--max_restarts=9", PROGRAMS / "growing_and_kill.py"),
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)),
-            "TFDIST_CONSISTENCY": policy,
-        },
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
+        TFDIST_CONSISTENCY=policy,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (tmp_path / "victims").read_text() == ""
     for victim in victims:
         name = victim.removesuffix(":0") if "chief" in victim else victim
@@ -178,17 +157,11 @@ def test_without_ps_all_start_again_and_go_on_at_their_step(
     strategy, victim, program, tmp_path
 ):
     def train(victim):
-        command = [sys.executable, "-m", "launch.local", "--checkpoint_dir=kept"]
-        command += [STARTUP_FLAG, "--num_ps=0", f"--program={program}", "--chatty"]
-        done = subprocess.run(
-            [*command, PROGRAMS / "kept_workers.py", strategy, victim],
+        done = launch(
+            *("--checkpoint_dir=kept", "--num_ps=0", f"--program={program}"),
+            *("--chatty", PROGRAMS / "kept_workers.py", strategy, victim),
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_DEADLINE,
         )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         said = [line.partition("] ")[2].strip() for line in done.stdout.splitlines()]
         results = {line for line in said if line.startswith("iterations ")}
         assert len(results) == 1

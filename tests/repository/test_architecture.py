@@ -7,13 +7,12 @@ import json
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 ROOTS = {
     name: Path(importlib.util.find_spec(name).origin).parent
@@ -95,16 +94,7 @@ def test_the_estimator_is_imported_by_itself_alone():
 
 
 def run(program: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return jobs.run("-c", program, TF_CPP_MIN_LOG_LEVEL="3", **env).stdout
 
 
 def test_importing_tfdist_patches_nothing():

@@ -2,11 +2,9 @@
 
 import ast
 import json
-import os
 import re
 import resource
 import statistics
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 import tfdist
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 ROOT = Path(tfdist.__file__).parent
 # Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
@@ -125,16 +123,7 @@ print(json.dumps(errors))
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return jobs.run(*arguments, TF_CPP_MIN_LOG_LEVEL="3").stdout
 
 
 def modules() -> list[str]:

@@ -29,14 +29,12 @@ class Script:
         same_weights: Whether workers in step end with plain Keras's weights.
         within: How far its metrics may lie from plain Keras's.
         refused: What an error says that is due, by strategy.
-        lines: How many lines mention the strategy.
     """
 
     name: str
     same_weights: bool
     within: float
     refused: Mapping[str, str]
-    lines: int
 
     @classmethod
     def read(cls, name: str) -> "Script":
@@ -46,16 +44,11 @@ class Script:
         for node in ast.parse(source).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 said[node.targets[0].id] = node.value
-        code = source.partition("def main(")[2].partition("\n")[2]
-        lines = sum(
-            bool(re.search(r"\bstrategy\b", line)) for line in code.splitlines()
-        )
         return cls(
             name,
             ast.literal_eval(said["SAME_WEIGHTS"]),
             ast.literal_eval(said["WITHIN"]),
             ast.literal_eval(said["REFUSED"]) if "REFUSED" in said else {},
-            lines,
         )
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 PROGRAM = Path(__file__).with_name("program.py")
-STRATEGIES = ("plain", "parameter_server", "multi_worker", "ring")
 SYNCHRONOUS = ("multi_worker", "ring")
 LAUNCH = {
     "parameter_server": ["--num_ps=2", "--num_workers=2", "--program=coordinator"],
@@ -41,7 +40,6 @@ class Outcome:
         error: What it raised, or "".
         refused: Whether tfdist itself raised it.
         traceback: Of the error, or the end of the job's log.
-        seconds: How long it took.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -49,7 +47,6 @@ class Outcome:
     error: str = ""
     refused: bool = False
     traceback: str = ""
-    seconds: float = 0.0
 
     @property
     def fails(self) -> bool:
@@ -63,7 +60,7 @@ def run(
     """Runs scripts under a strategy; returns what each came to.
 
     Args:
-        strategy: One of `STRATEGIES`.
+        strategy: One of `LAUNCH`, or `plain` for Keras alone.
         names: Of the scripts.
         deadline: Seconds that a script may take.
     """
@@ -89,8 +86,7 @@ def run(
                 if seconds >= deadline
                 else "its process ended without a word"
             )
-            outcome = Outcome(error=error, traceback=log, seconds=seconds)
-            outcomes |= dict.fromkeys(rest, outcome)
+            outcomes |= dict.fromkeys(rest, Outcome(error=error, traceback=log))
         else:
             queue += [[rest[0]], rest[1:]] if rest[1:] else [rest]
     return {name: outcomes[name] for name in names}
@@ -137,7 +133,7 @@ def _read(directory: Path, name: str, strategy: str) -> Outcome | None:
     failed = [each for each in found if "error" in each]
     failed.sort(key=lambda each: (each["refused"], each["when"]))
     if failed and (not failed[0]["refused"] or len(failed) == _tasks(strategy)):
-        keys = ("error", "refused", "traceback", "seconds")
+        keys = ("error", "refused", "traceback")
         return Outcome(**{key: failed[0][key] for key in keys})
     if failed or len(found) < _tasks(strategy):
         return None
@@ -145,7 +141,7 @@ def _read(directory: Path, name: str, strategy: str) -> Outcome | None:
     for path in tasks:
         with np.load(path.with_suffix(".npz")) as file:
             weights.append(tuple(file[key] for key in file.files))
-    return Outcome(found[0]["metrics"], tuple(weights), seconds=found[0]["seconds"])
+    return Outcome(found[0]["metrics"], tuple(weights))
 
 
 def _tasks(strategy: str) -> int:

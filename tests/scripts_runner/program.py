@@ -48,7 +48,6 @@ def run(name, strategy, directory):
     """Runs one script; returns what to write of it, and its weights."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
-    began = time.time()
     try:
         metrics, *models = load(name).main(strategy, str(directory))
     except Exception as error:
@@ -59,12 +58,10 @@ def run(name, strategy, directory):
             "traceback": text,
             "refused": is_refusal(error),
             "when": time.time(),
-            "seconds": time.time() - began,
         }, []
-    seconds = time.time() - began
     weights = [np.asarray(each) for model in models for each in model.get_weights()]
     metrics = {key: float(value) for key, value in metrics.items()}
-    return {"metrics": metrics, "seconds": seconds}, weights
+    return {"metrics": metrics}, weights
 
 
 def is_refusal(error):

@@ -11,12 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import (
-    ELASTIC,
-    EXAMPLE,
-    PATIENCE,
-    EngineLauncher,
-)
+from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
 from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from .slurm_nodes import HOME, needs_slurm, slurm_nodes
 

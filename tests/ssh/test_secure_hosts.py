@@ -18,13 +18,7 @@ from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from ..support.deadline import STARTUP_DEADLINE
 from ..support.identities import issue
 from .ssh_hosts import HOME, needs_sshd, ssh_hosts
-from .test_ssh_hosts import (
-    HOSTS,
-    SshLauncher,
-    key_holders,
-    sessions,
-    tunnels,
-)
+from .test_ssh_hosts import HOSTS, SshLauncher, key_holders, sessions, tunnels
 
 pytestmark = [*needs_sshd, pytest.mark.cluster]
 

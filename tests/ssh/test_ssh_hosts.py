@@ -12,12 +12,7 @@ import psutil
 import pytest
 
 from ..launch_programs.engine_launcher import EXAMPLE, PATIENCE, EngineLauncher
-from ..launch_programs.launcher import (
-    DEADLINE,
-    SLEEP,
-    marked,
-    wait_for,
-)
+from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from ..support.processes import still_running
 from .ssh_hosts import HOME, needs_sshd, ssh_hosts
 

@@ -140,23 +140,6 @@ def weights(strategy):
 
 
 @case
-def classes(strategy):
-    def optimizer():
-        return keras.optimizers.Adam(0.05, clipvalue=0.01)
-
-    x, _ = data(50)
-    return fitted(
-        strategy,
-        lambda: dense(outputs=3),
-        optimizer,
-        given=(x, (x[:, 0] * 3).astype("int64")),
-        fit={"batch_size": 16, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-
-
-@case
 def summed_loss(strategy):
     """With a last batch of one: nothing weighs the loss of who has none."""
     loss = keras.losses.MeanSquaredError(reduction="sum")
@@ -174,27 +157,6 @@ def tf_data_of_unknown_length(strategy):
     history = model.fit(dataset, epochs=2, verbose=0, validation_data=dataset)
     predictions = model.predict(dataset, verbose=0)
     return result(model, history, predictions=predictions)
-
-
-@case
-def endless_tf_data(strategy):
-    x, y = data(40)
-    dataset = tf.data.Dataset.from_tensor_slices({"x": x, "y": y}).repeat().batch(8)
-    dataset = dataset.map(lambda row: (row["x"], row["y"]))
-    model = compiled(strategy)
-    history = model.fit(dataset, epochs=2, steps_per_epoch=4, verbose=0)
-    return result(model, history)
-
-
-@case
-def generator(strategy):
-    x, y = data(37)
-
-    def batches():
-        for i in range(0, len(x), 8):
-            yield x[i : i + 8], y[i : i + 8]
-
-    return fitted(strategy, given=(batches(),), fit={"batch_size": None})
 
 
 class Batches(keras.utils.PyDataset):
@@ -304,17 +266,6 @@ def moving_mean(strategy):
 
 
 @case
-def bfloat16(strategy):
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        return fitted(
-            strategy, optimizer=lambda: keras.optimizers.SGD(0.05), given=data(32)
-        )
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-
-
-@case
 def loss_scale(strategy):
     def optimizer():
         inner = keras.optimizers.SGD(0.05)
@@ -415,36 +366,6 @@ def function_around_a_layer(strategy):
     return {k: v for k, v in found.items() if not k.startswith("w")}
 
 
-@case
-def two_inputs_and_outputs(strategy):
-    def build():
-        a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
-        both = keras.layers.Concatenate()([a, b])
-        shared = keras.layers.Dense(6, kernel_initializer=ramp)(both)
-        outputs = {
-            name: keras.layers.Dense(1, kernel_initializer=ramp, name=name)(shared)
-            for name in ("p", "q")
-        }
-        return keras.Model({"a": a, "b": b}, outputs)
-
-    model = compiled(
-        strategy,
-        build,
-        loss={"p": "mse", "q": "mae"},
-        loss_weights={"p": 1.0, "q": 0.5},
-        metrics={"p": ["mae"], "q": ["mse"]},
-        optimizer=lambda: keras.optimizers.SGD(0.01),
-    )
-    x, y = data(40)
-    inputs, targets = {"a": x, "b": x[::-1].copy()}, {"p": y, "q": -y}
-    options = {"batch_size": 8, "verbose": 0}
-    history = model.fit(inputs, targets, shuffle=False, **options)
-    predictions = model.predict(inputs, **options)
-    return result(
-        model, history, **{f"predicted_{k}": v for k, v in predictions.items()}
-    )
-
-
 def of_three_ids():
     return keras.Sequential(
         [
@@ -517,21 +438,6 @@ def one_batch_at_a_time(strategy):
     predicted = model.predict_on_batch(x[:5])
     losses = np.array([float(each["loss"]) for each in trained])
     return result(model, losses=losses, tested=np.array(tested), predicted=predicted)
-
-
-@case
-def auc(strategy):
-    model = compiled(strategy)
-    with strategy.scope():
-        loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        metrics = [keras.metrics.AUC(from_logits=True), "accuracy"]
-        model.compile("sgd", loss, metrics=metrics)
-    x, _ = data(37)
-    y = (x[:, :1] > 0.5).astype("float32")
-    return {
-        "hash": result(model)["hash"],
-        "evaluated": np.array(model.evaluate(x, y, batch_size=8, verbose=0)),
-    }
 
 
 # Of the first worker and of the second one: 5 and 2 batches of 4.

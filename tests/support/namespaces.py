@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,10 @@ def host_of(network, names, pid):
         if f"net:[{path.stat().st_ino}]" == inode:
             return name
     return None
+
+
+def names_on_this_machine():
+    """The links and the network namespaces of this machine, as text."""
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True)
+    netns = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
+    return links.stdout + netns.stdout

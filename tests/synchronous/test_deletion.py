@@ -1,8 +1,6 @@
 """Objects that TensorFlow is slow to delete are deleted in the background."""
 
 import gc
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -14,7 +12,8 @@ from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.feed.worker_input import WorkerInput
 from tfdist.peers.input import ShardedIterator, Totals
 
-from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
+from ..support import jobs
+from ..support.deadline import DEADLINE
 
 
 class Slow:
@@ -101,11 +100,6 @@ def test_a_program_that_ends_says_nothing():
                 delete_in_background([self])
         owner = Owner()
         """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
-    assert (done.returncode, done.stdout) == (0, "")
+    done = jobs.run("-c", code)
+    assert done.stdout == ""
     assert "Exception" not in done.stderr, done.stderr

@@ -29,10 +29,6 @@ ON_TWO_DEVICES = [
     "dropout",
     "accumulated",
 ]
-# bfloat16 keeps 8 bits.
-TOLERANCES = {"bfloat16": 0.01}
-# In one process, Keras counts a step that ended with the data.
-NOT_OF_ONE_PROCESS = {"generator": {"steps"}}
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +49,10 @@ def on_two_devices(tmp_path_factory):
 def check_like_one_process(name, workers):
     check_same_bits(workers)
     alone = cases.CASES[name](cases.Alone())
-    tolerance = TOLERANCES.get(name, 2e-4)
-    for key in set(alone) - {"hash"} - NOT_OF_ONE_PROCESS.get(name, set()):
+    for key in set(alone) - {"hash"}:
         for worker in workers:
             np.testing.assert_allclose(
-                worker[key],
-                alone[key],
-                rtol=tolerance,
-                atol=tolerance / 10,
-                err_msg=key,
+                worker[key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
             )
 
 

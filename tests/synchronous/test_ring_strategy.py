@@ -1,8 +1,5 @@
 """RingStrategy: the cases of all synchronous strategies, and its own."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import multi_worker_cases as cases
@@ -17,7 +14,8 @@ from tfdist import RingStrategy, StartupTimeoutError
 from tfdist.cluster.membership import Membership
 from tfdist.synchronous import ring
 
-from ..support.deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
+from ..support import jobs
+from ..support.deadline import STARTUP_DEADLINE
 
 pytestmark = pytest.mark.cluster
 
@@ -113,16 +111,11 @@ def lose_worker_1(tmp_path, case):
     with launch.servers(
         0, WORKERS, log_dir=log_dir, startup_timeout=STARTUP_DEADLINE
     ) as servers:
-        done = subprocess.run(
-            [sys.executable, PROGRAM, str(tmp_path), case],
-            env={
-                **os.environ,
-                "TF_CONFIG": servers.tf_config.to_json(),
-                "PID_OF_WORKER_1": str(servers.pids["worker:1"]),
-            },
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_DEADLINE,
+        done = jobs.run(
+            *(PROGRAM, tmp_path, case),
+            status=None,
+            TF_CONFIG=servers.tf_config.to_json(),
+            PID_OF_WORKER_1=str(servers.pids["worker:1"]),
         )
     return done, servers.tf_config.cluster.worker[1]
 

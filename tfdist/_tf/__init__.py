@@ -47,13 +47,21 @@ from tfdist._tf.datasets import (
     shard_files,
 )
 from tfdist._tf.execution import (
+    abort_collectives,
     cancelable,
+    check_peer,
+    devices_of,
+    disable_thread_spinning,
     executor_scope,
     give_workers_own_executors,
     leave_out_constant_folding,
     leave_out_graph_optimizers,
+    mirrored,
     new_cancellation,
     new_executor,
+    resource_type,
+    set_handle_spec,
+    use_own_peer_watch,
     wait_for_result,
 )
 from tfdist._tf.graphs import (
@@ -91,16 +99,6 @@ from tfdist._tf.keras_objects import (
     trainable_variables_of,
     value_of,
     variables_to_initialize,
-)
-from tfdist._tf.runtime import (
-    abort_collectives,
-    check_peer,
-    devices_of,
-    disable_thread_spinning,
-    mirrored,
-    resource_type,
-    set_handle_spec,
-    use_own_peer_watch,
 )
 from tfdist._tf.workers import (
     NOT_HERE_YET,

@@ -11,11 +11,7 @@ from tfdist import _tf
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.executor import Turns
 from tfdist.all_reduce.half_precision import checked_wire_dtype
-from tfdist.all_reduce.in_memory import (
-    in_one_process,
-    reduce_in_memory,
-    sharing_memory,
-)
+from tfdist.all_reduce.in_memory import in_one_process, reduce_in_memory, sharing_memory
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
 from tfdist.all_reduce.values import (

@@ -1,4 +1,19 @@
-"""Sparse embedding lookups that sum rows on the parameter servers."""
+r"""Sparse embedding lookups that sum rows on the parameter servers.
+
+Each shard of the table uses the route that moves fewer bytes for the current ids: it sends
+each distinct row once, or it sums its rows of each bag and sends the sums. On both routes,
+a shard's rows are gathered and clipped on its device, and their gradient is computed there.
+An optimizer that updates the shard on its device moves nothing else. Look a table up once
+per step: TensorFlow concatenates the gradients of two lookups on the worker, which moves
+them there and back.
+
+For the bag \(b\) with the ids \(i\), of weights \(w_i\) and rows \(r_i\), shard \(s\) sums
+\(\sum_{i \in b \cap s} w_i r_i\). The worker adds these up and divides by 1 (`"sum"`),
+\(\sum_b w_i\) (`"mean"`) or \(\sqrt{\sum_b w_i^2}\) (`"sqrtn"`).
+
+Source: `tf.contrib.layers.embedding_lookup_sparse_with_distributed_aggregation` of
+TensorFlow 1.15.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,34 +70,20 @@ def embedding_lookup_sparse_with_distributed_aggregation(
     aggregate: bool | None = None,
     counter: LookupBytesCounter | None = None,
 ) -> tf.Tensor:
-    r"""Looks up a batch of bags of ids, and combines the rows of each bag.
+    """Looks up a batch of bags of ids, and combines the rows of each bag.
 
     The result and its gradients are those of `tf.compat.v1.nn.embedding_lookup_sparse`
-    with the same arguments. Each shard of the table uses the route that moves fewer
-    bytes for the current ids: it sends each distinct row once, or it sums its rows of
-    each bag and sends the sums. On both routes, a shard's rows are gathered and clipped
-    on its device, and their gradient is computed there. An optimizer that updates the
-    shard on its device moves nothing else.
-
-    For the bag \(b\) with the ids \(i\), of weights \(w_i\) and rows \(r_i\), shard
-    \(s\) sums \(\sum_{i \in b \cap s} w_i r_i\). The worker adds these up and divides
-    by 1 (`"sum"`), \(\sum_b w_i\) (`"mean"`) or \(\sqrt{\sum_b w_i^2}\) (`"sqrtn"`).
-
-    Cost per step and shard: see `tfdist.embedding.cost`. Look a table up once per step:
-    TensorFlow concatenates the gradients of two lookups on the worker, which moves them
-    there and back.
+    with the same arguments. Each shard sends its rows or sums of them, whichever are fewer
+    bytes; see `tfdist.embedding.cost`.
 
     Args:
-        params: The shards of the table, each `[rows, dim]`, or the only shard:
-            `tf.Variable`s, Keras variables or tensors, each on its own device. Or one
-            sharded variable, from a partitioner or from `tfdist.Embedding`.
-        sp_ids: `[batch, any]` of int32 or int64, with the ids of one bag per row, in
-            the order of rows. A row without ids gives zeros.
+        params: The shards of the table, each `[rows, dim]` on its own device, or the only
+            one: variables or tensors; or one variable in shards.
+        sp_ids: `[batch, any]` of int32 or int64: one bag of ids per row, in order.
         sp_weights: One weight per id, or None for ones.
-        partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`; `"div"`
-            if shards have contiguous rows. The first shards may have one row more than
-            the others. The default is the layout of a sharded variable, and `"mod"`, as
-            in TensorFlow 1, for a list of shards.
+        partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`, the default
+            for a list of shards, as in TensorFlow 1; `"div"` if shards have contiguous
+            rows, of which the first may have one more. A sharded variable has its own.
         combiner: `"mean"`, `"sqrtn"` or `"sum"`; None is `"mean"`.
         max_norm: Rows with a larger L2 norm are first scaled down to it.
         name: The name scope of the operations.
@@ -90,42 +91,51 @@ def embedding_lookup_sparse_with_distributed_aggregation(
         counter: Counts the bytes of this lookup.
 
     Returns:
-        `[batch, dim]`, with the table's dtype. Rows without ids at the end of the batch
-        are zeros too; TensorFlow's function drops them.
+        `[batch, dim]`, with the table's dtype. Rows without ids are zeros, at the end of
+        the batch too, where TensorFlow's function drops them.
 
     Raises:
         TypeError: If `sp_ids`, `sp_weights` or `counter` is of another type.
-        ValueError: If an argument has an invalid value, or the shards do not fit the
-            layout.
-        tf.errors.InvalidArgumentError: When the step runs, if an id is not a row of
-            the table, or the weights do not match the ids.
-
-    References:
-        `tf.contrib.layers.embedding_lookup_sparse_with_distributed_aggregation` of
-        TensorFlow 1.15.
+        ValueError: If an argument is invalid, or the shards do not fit the layout.
+        tf.errors.InvalidArgumentError: In the step, if an id is no row, or has no weight.
     """
     combiner = checks.combiner(combiner)
     max_norm = checks.max_norm(max_norm)
     aggregate = checks.aggregate(aggregate)
+    _check_counter(counter)
+    table = checks.table(params, partition_strategy)
+    # A message carries the name of its operation: a long name costs bytes per step.
+    with tf.name_scope(name or "lookup_sparse"):
+        bag = batch.bag(table, sp_ids, sp_weights)
+        return _look_up(table, bag, combiner, max_norm, aggregate, counter)
+
+
+def _check_counter(counter: Any) -> None:
     if counter is not None and not isinstance(counter, LookupBytesCounter):
         raise TypeError(
             "counter must be None or a tfdist.LookupBytesCounter(), created in the "
             f"strategy's scope; received {counter!r}"
         )
-    table = checks.table(params, partition_strategy)
-    # A message carries the name of its operation: a long name costs bytes per step.
-    with tf.name_scope(name or "lookup_sparse"):
-        bag = batch.bag(table, sp_ids, sp_weights)
-        entries = routing.Entries(bag.ids, bag.segments, bag.weights)
-        routed = [
-            routing.choose(each, table.dim * table.dtype.size, aggregate)
-            for each in routing.split(entries, table.sizes, table.partition_strategy)
-        ]
-        if counter is not None:
-            counter.add(tf.add_n([each.bytes for each in routed]))
-        routes = [each.route for each in routed]
-        blocks = sums_on_shards(table.params, routes, max_norm)
-        return tf.cast(combined(blocks, routes, bag, combiner), table.dtype)
+
+
+def _look_up(
+    table: checks.Table,
+    bag: batch.Bag,
+    combiner: str,
+    max_norm: float | None,
+    aggregate: bool | None,
+    counter: LookupBytesCounter | None,
+) -> tf.Tensor:
+    entries = routing.Entries(bag.ids, bag.segments, bag.weights)
+    routed = [
+        routing.choose(each, table.dim * table.dtype.size, aggregate)
+        for each in routing.split(entries, table.sizes, table.partition_strategy)
+    ]
+    if counter is not None:
+        counter.add(tf.add_n([each.bytes for each in routed]))
+    routes = [each.route for each in routed]
+    blocks = sums_on_shards(table.params, routes, max_norm)
+    return tf.cast(combined(blocks, routes, bag, combiner), table.dtype)
 
 
 def combined(

@@ -100,15 +100,7 @@ def _block_and_gradient(
         # see through this.
         index = tf.ensure_shape(index, [None])
         numbers = unique_ids if find is None else find(unique_ids)
-        # Not `shard.sparse_read`: TensorFlow would notice the variable, and require a
-        # gradient function with the argument `variables`.
-        rows = _computable(
-            tf.raw_ops.ResourceGather(
-                resource=table, indices=numbers, dtype=shard.dtype
-            )
-            if table.dtype == tf.resource
-            else tf.gather(table, numbers)
-        )
+        rows = _gathered(table, numbers, dtype)
         clipped = clip_rows(rows, max_norm)
         # On the plain route the ps gets no weights. Which route is taken is known only
         # when the step runs.
@@ -131,14 +123,31 @@ def _block_and_gradient(
             ]
             if not has_ids:
                 return tf.IndexedSlices(d_rows, numbers, tf.constant(shape)), by_weights
-            is_there = tf.not_equal(numbers, ABSENT)
-            return tf.IndexedSlices(
-                tf.boolean_mask(d_rows, is_there),
-                tf.boolean_mask(numbers, is_there),
-                tf.constant(shape, numbers.dtype),
-            ), by_weights
+            return _of_known_ids(d_rows, numbers, shape), by_weights
 
     return block, gradient
+
+
+def _gathered(table: tf.Tensor, numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    # Not `shard.sparse_read`: TensorFlow would notice the variable, and require a
+    # gradient function with the argument `variables`.
+    if table.dtype == tf.resource:
+        rows = tf.raw_ops.ResourceGather(resource=table, indices=numbers, dtype=dtype)
+    else:
+        rows = tf.gather(table, numbers)
+    return _computable(rows)
+
+
+def _of_known_ids(
+    d_rows: tf.Tensor, numbers: tf.Tensor, shape: list[int | None]
+) -> tf.IndexedSlices:
+    """Returns the gradient with respect to a table, but for ids that have no row."""
+    is_there = tf.not_equal(numbers, ABSENT)
+    return tf.IndexedSlices(
+        tf.boolean_mask(d_rows, is_there),
+        tf.boolean_mask(numbers, is_there),
+        tf.constant(shape, numbers.dtype),
+    )
 
 
 def sum_of_block(

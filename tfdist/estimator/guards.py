@@ -18,11 +18,7 @@ from tfdist.estimator.clusters import (
     check_cluster,
     kind_of,
 )
-from tfdist.estimator.environment import (
-    check_no_proxy,
-    check_writable,
-    read_tf_config,
-)
+from tfdist.estimator.environment import check_no_proxy, check_writable, read_tf_config
 
 Arguments = dict[str, Any]
 

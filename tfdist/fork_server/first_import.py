@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from tf_config.contract import is_import_setting
+from tf_config import contract
 from tfdist.fork_server.imports import Imports
 
 _IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
@@ -81,6 +81,24 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
     differing = {name for name, _ in before.items() ^ now.items()}
     return sorted(filter(is_import_setting, differing))
+
+
+def is_import_setting(name: str) -> bool:
+    """Whether TensorFlow, Keras or a package they use may read a variable on import.
+
+    >>> [is_import_setting(name) for name in ("KERAS_BACKEND", "HOME", "TF_CONFIG")]
+    [True, True, False]
+    """
+    prefixes = (
+        *("TF_", "TF2_", "KERAS_", "XLA_", "TPU_", "GRPC_", "PROTOCOL_BUFFERS_"),
+        *("OMP_", "MKL_", "OPENBLAS_", "GOTO_", "KMP_", "NUMEXPR_", "NPY_", "SCIPY_"),
+        *("MPL", "ARROW_", "SKLEARN_", "AUTOGRAPH_", "LD_", "MALLOC_", "PYTHON"),
+        "XDG_",
+    )
+    directories = ("HOME", "TMPDIR", "TEMP", "TMP")
+    # Of what the launcher sets for each task, nothing is read on import.
+    is_name = name.isidentifier() and name.isupper() and name not in contract.READ_LATE
+    return is_name and (name in directories or name.startswith(prefixes))
 
 
 def refusal(name: str, done: Sequence[str]) -> str:

@@ -22,7 +22,6 @@ from tfdist._refusal import advise
 from tfdist.keras import (
     building,
     distributed_data,
-    epoch_history,
     own_traces,
     progress,
     saving,
@@ -182,7 +181,7 @@ def _enumerate_steps(
     driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
-    return epoch_history.counted(progress.reported(strides, driver))
+    return progress.counted(progress.reported(strides, driver))
 
 
 def _surround_by_driver(owner: type, name: str) -> None:
@@ -202,7 +201,7 @@ def _surround_by_driver(owner: type, name: str) -> None:
             arguments[data] = distributed_data.undistributed(arguments[data])
         with (
             driver.running(self, name, arguments),
-            epoch_history.recording(_strategy_of(self), name, arguments),
+            progress.recording(_strategy_of(self), name, arguments),
         ):
             return keras_method(self, **arguments)
 

@@ -1,6 +1,18 @@
 """`tfdist.place_layers`: which device computes which layer.
 
+A step is simulated: each device computes one layer at a time, forward and backward, while
+tensors travel. A first placement gives each layer to the device that would finish it first
+(HEFT); local search improves it, and every other start that it knows, within the memory of
+the devices. So no placement that the plan compares with, and that fits, is faster.
+
+Calls of one layer stay together. Without microbatches, only branches of a model are
+computed at the same time: a chain is fastest on one device, if it fits there.
+
 Of a Keras model, the graph is measured first, which needs TensorFlow.
+
+Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling
+for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3),
+2002.
 """
 
 import math
@@ -42,22 +54,9 @@ def place_layers(
 ) -> LayerPlan:
     """Decides which device computes which layer, so that a step takes least time.
 
-    A step is simulated: each device computes one layer at a time, forward and backward,
-    while tensors travel. A first placement gives each layer to the device that would
-    finish it first (HEFT); local search improves it, and every other start that it knows,
-    within the memory of the devices. So no placement that the plan compares with, and
-    that fits, is faster.
-
-    Calls of one layer stay together. Without microbatches, only branches of a model are
-    computed at the same time: a chain is fastest on one device, if it fits there.
-
         devices = [tfdist.Device("fast"), tfdist.Device("slow", speed=0.5)]
         plan = tfdist.place_layers(model, devices, tfdist.Links(1e9, 1e-4))
         print(plan)
-
-    Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
-    scheduling for heterogeneous computing", IEEE Transactions on Parallel and
-    Distributed Systems 13(3), 2002.
 
     Cost: simulated steps with as many tasks as `effort` says, a few microseconds each.
 
@@ -84,6 +83,16 @@ def place_layers(
         ValueError: If devices, links, `by_hand` or numbers are not as described.
         TypeError: If an argument has the wrong type.
     """
+    _check_counts(split, microbatches)
+    links = checked_links(network)
+    devices = check_devices(devices, links)
+    work = Work(_graph_of(model, batch_size), devices, links, microbatches)
+    if split == 1:
+        return _place(work, by_hand, effort, seed)
+    return _place_in_parts(work, split, by_hand, effort, seed)
+
+
+def _check_counts(split: int, microbatches: int) -> None:
     if isinstance(split, bool) or not isinstance(split, int) or split < 1:
         raise ValueError(
             "split is the number of parts into which a layer may be split, 1 for none; "
@@ -91,25 +100,33 @@ def place_layers(
         )
     if microbatches < 1:
         raise ValueError(f"microbatches must be at least 1; received {microbatches!r}")
-    links = checked_links(network)
-    devices = check_devices(devices, links)
-    if not isinstance(model, LayerGraph):
-        # Imported late: a graph is placed without TensorFlow.
-        from tfdist.model_parallel.measured import measure_layers
 
-        model = measure_layers(model, batch_size=batch_size)
+
+def _graph_of(model: "LayerGraph | keras.Model", batch_size: int) -> LayerGraph:
+    if isinstance(model, LayerGraph):
+        return model
+    # Imported late: a graph is placed without TensorFlow.
+    from tfdist.model_parallel.measured import measure_layers
+
+    return measure_layers(model, batch_size=batch_size)
+
+
+def _place_in_parts(
+    work: Work, parts: int, by_hand: Mapping[str, str] | None, effort: int, seed: int
+) -> LayerPlan:
+    """Places layers, some of them in parts, of which `by_hand` does not know."""
 
     def place(graph: LayerGraph, split: Mapping[str, Split]) -> LayerPlan:
-        work = Work(graph, devices, links, microbatches)
+        in_parts = replace(work, graph=graph)
         if split:
-            return replace(_place(work, None, effort // _LESS, seed), split=split)
-        return _place(work, by_hand, effort, seed)
+            return replace(_place(in_parts, None, effort // _LESS, seed), split=split)
+        return _place(in_parts, by_hand, effort, seed)
 
-    if split == 1:
-        return place(model, {})
     # A device without a limit has room for every layer in one piece.
-    most = max(math.inf if each.memory is None else each.memory for each in devices)
-    return split_and_place(model, split, most, place)
+    most = max(
+        math.inf if each.memory is None else each.memory for each in work.devices
+    )
+    return split_and_place(work.graph, parts, most, place)
 
 
 def _place(

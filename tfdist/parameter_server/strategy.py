@@ -14,11 +14,7 @@ from tfdist.cluster.lost_variables import tell_of_lost_variables
 from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.consistency.combinations import check_combination
-from tfdist.consistency.policy import (
-    Consistency,
-    check_consistency,
-    for_workers,
-)
+from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import setting_of
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.data.pipeline_report import PipelineReport
@@ -229,12 +225,7 @@ class ParameterServerStrategy(
         check_consistency(policy)
         check_combination(policy, self.exchange, self.wire_dtype)
         policy = for_workers(policy, self.num_replicas)
-        if self.fit_driver.is_within_epoch:
-            raise RuntimeError(
-                "consistency was set within an epoch, where steps are under way. Set it "
-                "before fit, in on_epoch_begin or on_epoch_end, or with the callback "
-                "tfdist.ConsistencySchedule({0: tfdist.Synchronous(), ...})"
-            )
+        self.fit_driver.check_is_between_epochs()
         self._consistency = policy
         self._measures = True
 
@@ -252,14 +243,7 @@ class ParameterServerStrategy(
             RuntimeError: If nothing was counted: no step has run, or the strategy was
                 given no policy.
         """
-        report = self.gates.report()
-        if report is None:
-            raise RuntimeError(
-                "no step was counted. Train first, under a strategy with a policy, such "
-                "as ParameterServerStrategy(consistency=tfdist.Asynchronous()): without "
-                "one, steps are not measured"
-            )
-        return report
+        return self.gates.checked_report()
 
     def exchange_report(self) -> ExchangeReport | WhenChangedReport:
         """Reports what `exchange=` does with each variable that steps write.

@@ -12,13 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.model_parallel.schedule import (
-    FORWARD,
-    Active,
-    Task,
-    active,
-    make_schedule,
-)
+from tfdist.model_parallel.schedule import FORWARD, Active, Task, active, make_schedule
 from tfdist.pipeline.added_losses import of_weights
 from tfdist.pipeline.devices import on
 from tfdist.pipeline.end import End, counted, total, update

@@ -117,6 +117,15 @@ class ParameterServerDriver(DefaultDriver):
         """Returns the function that predicts on workers."""
         return PredictFunction(WorkerPredictions(model, self._in_flight))
 
+    def check_is_between_epochs(self) -> None:
+        """Raises a RuntimeError within an epoch, of which steps are under way."""
+        if self.is_within_epoch:
+            raise RuntimeError(
+                "consistency was set within an epoch, where steps are under way. Set it "
+                "before fit, in on_epoch_begin or on_epoch_end, or with the callback "
+                "tfdist.ConsistencySchedule({0: tfdist.Synchronous(), ...})"
+            )
+
     def data(self, adapter: Any) -> FedDataset:
         """Returns the dataset; the workers can read it themselves if it is endless."""
         return FedDataset(

@@ -80,6 +80,21 @@ class Gates:
             return None
         return dataclasses.replace(self._meter.report(), names=self._names)
 
+    def checked_report(self) -> StalenessReport:
+        """Returns what all gates have counted.
+
+        Raises:
+            RuntimeError: If nothing was counted.
+        """
+        report = self.report()
+        if report is None:
+            raise RuntimeError(
+                "no step was counted. Train first, under a strategy with a policy, such "
+                "as ParameterServerStrategy(consistency=tfdist.Asynchronous()): without "
+                "one, steps are not measured"
+            )
+        return report
+
     def write_timeline(self) -> None:
         """Adds to the file what was recorded since it was written last."""
         if self._timeline is not None and self._gates:

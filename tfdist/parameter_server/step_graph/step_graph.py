@@ -11,11 +11,7 @@ from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.narrow import is_narrowed
-from tfdist.parameter_server.step_graph.copies import (
-    not_copied,
-    seeded,
-    without_seeds,
-)
+from tfdist.parameter_server.step_graph.copies import not_copied, seeded, without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack

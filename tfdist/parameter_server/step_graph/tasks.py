@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.graph.functions import function_attrs
-from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import sources_of
 
 WORKER = "worker"
 
@@ -41,9 +41,7 @@ def waits_of(
     waits = {}
     for name, op in operations.items():
         if name not in before:
-            tasks = {
-                task_at(homes[i.op.name]) for i in used_inputs(op) if i.op.name in homes
-            }
+            tasks = {task_at(homes[i.op.name]) for i in op.inputs if i.op.name in homes}
             waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
     return waits
 
@@ -81,7 +79,7 @@ def _task_of(
         return tasks[op.inputs[0].op.name]
     # A function may use variables of several ps, so it runs where it was asked for.
     if not calls_functions(op):
-        for each in used_inputs(op):
+        for each in op.inputs:
             if each.dtype == tf.resource and tasks[each.op.name] != WORKER:
                 return tasks[each.op.name]
     return task_at(op.device)

@@ -10,10 +10,8 @@ from tfdist.keras.building import PREDICT, step_of
 from tfdist.parameter_server.feed.feed import FedBatch
 from tfdist.parameter_server.feed.sources import ChiefBatches, row_of
 from tfdist.parameter_server.steps.in_flight import InFlight
-from tfdist.parameter_server.steps.worker_function import (
-    WorkerFunction,
-    trace_for_workers,
-)
+from tfdist.parameter_server.steps.tracing import trace_for_workers
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
 class WorkerPredictions:

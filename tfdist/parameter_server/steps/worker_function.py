@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.keras.building import trace_with_state
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
@@ -18,25 +17,7 @@ from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
-from tfdist.parameter_server.steps.lookup_tables import give_to_workers
-from tfdist.parameter_server.steps.refusals import check_captures
 from tfdist.variables.fused_update import without_fused_updates
-
-
-def trace_for_workers(
-    model: Any, structure: BatchStructure, make: Callable[[], "WorkerFunction"]
-) -> "WorkerFunction":
-    """Returns what `make` traces of a model, whose tables are on the workers by then.
-
-    Raises:
-        AsynchronousTrainingError: If the step uses something that only the chief has.
-    """
-    # Before the trace, which captures the tables that there are.
-    give_to_workers(model)
-    function = trace_with_state(model, structure.specs, make)
-    # Before a worker runs any of it.
-    check_captures(function.step.function, model)
-    return function
 
 
 class WorkerFunction:

@@ -31,10 +31,8 @@ from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError,
     optimizers_of,
 )
-from tfdist.parameter_server.steps.worker_function import (
-    WorkerFunction,
-    trace_for_workers,
-)
+from tfdist.parameter_server.steps.tracing import trace_for_workers
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 _log = logging.getLogger("tfdist")
 

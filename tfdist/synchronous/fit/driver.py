@@ -21,8 +21,7 @@ from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers import agreement, callbacks
 from tfdist.peers.input import ShardedData
 from tfdist.synchronous.fit import fixed_rows, refusals
-from tfdist.synchronous.fit.predictions import ReplicaPredictions
-from tfdist.synchronous.fit.steps import ReplicaSteps
+from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
 from tfdist.synchronous.fit.stride import CommonStride
 
 # Of the current call of `fit` or `evaluate`; None for one step at a time.

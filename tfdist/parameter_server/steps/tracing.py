@@ -1,18 +1,41 @@
-"""Copies lookup tables that were created outside of the scope to the workers.
+"""Traces a model's step for the workers, which need what only the chief may have so far.
 
 A preprocessing layer creates its table in `adapt`, on the chief only. The table never
 changes after that, so each worker can have a copy.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.keras.building import trace_with_state
+from tfdist.parameter_server.steps.refusals import (
+    AsynchronousTrainingError,
+    check_captures,
+)
+from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
-def give_to_workers(model: Any) -> None:
+def trace_for_workers(
+    model: Any, structure: BatchStructure, make: Callable[[], WorkerFunction]
+) -> WorkerFunction:
+    """Returns what `make` traces of a model, whose tables are on the workers by then.
+
+    Raises:
+        AsynchronousTrainingError: If the step uses something that only the chief has.
+    """
+    # Before the trace, which captures the tables that there are.
+    _give_tables(model)
+    function = trace_with_state(model, structure.specs, make)
+    # Before a worker runs any of it.
+    check_captures(function.step.function, model)
+    return function
+
+
+def _give_tables(model: Any) -> None:
     """Recreates the tables of a model and its layers in its strategy's scope.
 
     Cost: sends each table to every worker, the first time only.
