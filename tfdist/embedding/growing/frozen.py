@@ -38,29 +38,7 @@ def frozen(
             a growing layer is part of another that is no model, it is called within a
             strategy's scope, or rows are to be left out of a table that counts nothing.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            "frozen takes a functional or sequential keras.Model; received "
-            f"{model!r:.100}. Load a file first, by keras.models.load_model, and call "
-            "frozen with the model of a layer"
-        )
-    if max_rows is not None:
-        checks.positive(max_rows=max_rows)
-    if tf.distribute.has_strategy():
-        raise ValueError(
-            "frozen makes a model of this process: call it outside of strategy.scope()"
-        )
-    if not any(isinstance(each, GrowingLayer) for each in _tf.flatten_layers(model)):
-        raise ValueError(
-            f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
-            "as it is"
-        )
-    if _tf.functional_of(model) is None:
-        raise ValueError(
-            f"frozen takes a functional or sequential model; {model.name} is of "
-            f"{type(model).__name__}. Make the part that serves such a model"
-        )
-
+    _check(model, max_rows)
     pairs: list[tuple[keras.Layer, keras.Layer]] = []
 
     def copy_of(layer: keras.Layer) -> keras.Layer:
@@ -84,6 +62,31 @@ def frozen(
         if layer.weights:
             its_copy.set_weights(layer.get_weights())
     return copy
+
+
+def _check(model: Any, max_rows: int | None) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "frozen takes a functional or sequential keras.Model; received "
+            f"{model!r:.100}. Load a file first, by keras.models.load_model, and call "
+            "frozen with the model of a layer"
+        )
+    if max_rows is not None:
+        checks.positive(max_rows=max_rows)
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "frozen makes a model of this process: call it outside of strategy.scope()"
+        )
+    if not any(isinstance(each, GrowingLayer) for each in _tf.flatten_layers(model)):
+        raise ValueError(
+            f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
+            "as it is"
+        )
+    if _tf.functional_of(model) is None:
+        raise ValueError(
+            f"frozen takes a functional or sequential model; {model.name} is of "
+            f"{type(model).__name__}. Make the part that serves such a model"
+        )
 
 
 class SortedTable(tf.Module):
