@@ -11,6 +11,7 @@ from types import FrameType
 
 from launch.engines.engine import EngineError
 
+# If this process is killed, the kernel closes the pipe: the input ends without a line.
 _GUARD = 'read -r line || exec "$@"'
 
 
@@ -61,6 +62,8 @@ def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
     # From here on, nothing may return into the caller's code.
     try:
         os.setsid()
+        # The caller can reap its child at once, and this process can never get a
+        # terminal.
         if os.fork():
             os._exit(0)
         os.close(ready)

@@ -76,6 +76,8 @@ def _pump(process: socket.socket, events: socket.socket) -> None:
             if not data:
                 waiting.discard(source)
                 if source == 0:
+                    # The end of the launcher's input must get through: the agent ends
+                    # its task with it.
                     process.shutdown(socket.SHUT_WR)
             while data:
                 data = data[os.write(to[source], data) :]
