@@ -77,6 +77,7 @@ class Rejoining:
             RejoinError: If the others have ended, or say why it cannot.
         """
         request = Request(
+            # It is the key of this worker's messages, so it stays below `LEFT`.
             self._members.me, random.getrandbits(61) + 1, 0, fit, settings
         )
         began = noticed = time.monotonic()
