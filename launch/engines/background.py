@@ -53,6 +53,7 @@ def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
     ready, told = os.pipe()
     if child := os.fork():
         os.close(told)
+        # It ends when the job has started or failed, or its process has died.
         with open(ready, "rb") as answer:
             problem = answer.read().decode()
         os.waitpid(child, 0)

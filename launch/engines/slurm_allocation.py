@@ -42,6 +42,7 @@ class Node:
         """Returns the command that runs another on it, next to what runs there."""
         part = () if self.part is None else (f"--het-group={self.part}",)
         one = ("-N1", "-n1", f"--nodelist={self.name}")
+        # Without --overlap, a step waits for what other steps of the job use.
         return ("srun", *part, "--overlap", *one, "--mpi=none")
 
     def connect(self, gpus: range | None = None) -> tuple[str, ...]:

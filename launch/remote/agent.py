@@ -91,6 +91,7 @@ class Agent:
             self._reap()
             self._look()
         self._kill_rest()
+        # Nobody is left who could write, so the pipe ends.
         self._pass_reports()
         _tell(event="exit", code=self._code, cpu=self._cpu)
         return 0

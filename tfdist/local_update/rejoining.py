@@ -76,8 +76,8 @@ class Rejoining:
         Raises:
             RejoinError: If the others have ended, or say why it cannot.
         """
+        # The random number is the key of its messages, so it stays below `LEFT`.
         request = Request(
-            # It is the key of this worker's messages, so it stays below `LEFT`.
             self._members.me, random.getrandbits(61) + 1, 0, fit, settings
         )
         began = noticed = time.monotonic()
