@@ -86,6 +86,7 @@ class Int8:
         # A scale so small that it has lost digits could give more.
         multiples = np.clip(np.rint(multiples), -_LARGEST, _LARGEST).astype(np.int8)
         rows = np.concatenate([scales.view(np.uint8), multiples.view(np.uint8)], axis=1)
+        # Without what fills up the last block.
         return rows.reshape(-1)[: self.size(len(vector))]
 
     def decode(self, payload: np.ndarray) -> np.ndarray:

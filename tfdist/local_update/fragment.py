@@ -76,6 +76,7 @@ class Fragment:
             vector = vector.copy()
             vector[trainable] -= self._reference
         mixed = self._exchange.mean(vector, self._wire)
+        # First, since it may replace the reference that is added next.
         if self._exchange.has_changed:
             agree()
         if self._wire:
