@@ -78,6 +78,7 @@ def pairs(graph: LayerGraph, split: Mapping[str, Split]) -> dict[str, str]:
             and matrix
             and not matrix.is_lookup
             and before
+            # Softmax, for one, needs all outputs of the layer, which are joined first.
             and not before.is_whole
             and split.get(source) == Split(each.parts, COLUMNS)
             and targets[source] == [name]
