@@ -42,6 +42,7 @@ def run(
         handle.signal(signum)
 
     make_log_dir(job.log_dir)
+    # If the supervisor is killed, its tasks become children of this process.
     processes.adopt_orphans()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, forward)

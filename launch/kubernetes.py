@@ -189,6 +189,7 @@ def _job(
         image=values.image,
         command=[
             *(values.python, "-m", "launch.kubernetes", *filter(None, asked)),
+            # A pod has no use for it, but the command insists on the flag.
             *("--image=", *program.argv),
         ],
         python=values.python,

@@ -152,6 +152,7 @@ def _write(stream: TextIO, text: str) -> bool:
     """Writes; returns False if the reader is gone. The job outlives its viewer."""
     encoding = stream.encoding or "utf-8"
     try:
+        # A task may print what this terminal's encoding does not have.
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except (OSError, ValueError):

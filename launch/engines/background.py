@@ -11,6 +11,7 @@ from types import FrameType
 
 from launch.engines.engine import EngineError
 
+# If this process is killed, the kernel closes the pipe: the input ends without a line.
 _GUARD = 'read -r line || exec "$@"'
 
 
@@ -52,6 +53,7 @@ def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
     ready, told = os.pipe()
     if child := os.fork():
         os.close(told)
+        # It ends when the job has started or failed, or its process has died.
         with open(ready, "rb") as answer:
             problem = answer.read().decode()
         os.waitpid(child, 0)
@@ -61,6 +63,8 @@ def run(output: str, work: Callable[[Callable[[], None]], object]) -> None:
     # From here on, nothing may return into the caller's code.
     try:
         os.setsid()
+        # The caller can reap its child at once, and this process can never get a
+        # terminal.
         if os.fork():
             os._exit(0)
         os.close(ready)

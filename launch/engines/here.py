@@ -94,6 +94,7 @@ def run_and_move(
                 tell("too many moves (--max_restarts): not starting the job again")
                 return code
             moves.append(now)
+            # `foreground.run` leaves these signals ignored.
             _leave_on_signals(tell)
             time.sleep(delay)
     except EngineError:
@@ -164,6 +165,8 @@ def follow(record: Record) -> Iterator[str]:
             for name, (*_, log) in record.tasks.items()
         ]
     while True:
+        # Before the look at the files, or what is written between the two would be
+        # lost.
         is_alive = record.is_alive
         for each in tails:
             yield from each.lines()

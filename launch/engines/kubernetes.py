@@ -34,6 +34,7 @@ def render(job: KubernetesJob) -> str:
 
 def run(job: KubernetesJob, record: Record) -> int:
     """Submits a job, shows its output, and returns its exit status."""
+    # Before the job is there: a signal must not end this process and leave the job.
     signals = background.noted_signals()
     client = client_of(record)
     with record.held():
@@ -82,6 +83,7 @@ def _note(record: Record, text: str) -> None:
 
 
 def _submit(job: KubernetesJob, record: Record, client: KubernetesClient) -> None:
+    # A job has one for as long as a pod of it is there.
     if client.find("NetworkPolicy", selector(job.name)):
         raise EngineError(
             f"a job named {job.name!r} is in the namespace {client.namespace}: choose "

@@ -73,6 +73,7 @@ class KubernetesClient:
         """Returns the server's version."""
         get = self._client.VersionApi(self._api).get_code
         found = self._ask("tell its version", partial(get, _preload_content=False))
+        # Managed clusters add a plus, as in `29+`.
         return int(found["major"]), int(found["minor"].rstrip("+"))
 
     def create(self, made: dict[str, Any]) -> None:
@@ -97,6 +98,7 @@ class KubernetesClient:
 
     def delete(self, kind: str, name: str) -> None:
         """Deletes an object and all that it has made; one that is gone already is fine."""
+        # By default, deleting a Job by the API leaves its pods.
         options = {"propagation_policy": "Background", "_preload_content": False}
         delete = partial(self._verb("delete", kind), name, self.namespace, **options)
         self._ask(f"delete the {kind} {name}", delete, missing={})

@@ -66,11 +66,15 @@ class PodLogs:
         with contextlib.suppress(OSError), open(self._paths[task], mode) as file:
             last, since = b"", None
             while True:
+                # Before reading: only what is read after the pod's end is known to be
+                # the whole log.
                 is_last = uid in self._ended
                 begun, seen = time.monotonic(), last
                 with contextlib.suppress(EngineError):
                     for line in _lines(self._client.log(pod, since)):
                         when, _, text = line.partition(b" ")
+                        # Times are compared as bytes, and a `Z` would sort after
+                        # further digits.
                         when = when.rstrip(b"Z").partition(b"+")[0]
                         if when <= seen:
                             continue  # It came before the break.

@@ -125,6 +125,7 @@ def _policy(job: KubernetesJob) -> dict[str, Any]:
 def _service(job: KubernetesJob) -> dict[str, Any]:
     return _object(job, "v1", "Service", job.name) | {
         "spec": {
+            # Headless: the name of a pod leads to the pod itself, on any port.
             "clusterIP": "None",
             # A task needs the others before it is ready itself.
             "publishNotReadyAddresses": True,

@@ -91,8 +91,10 @@ class Pods:
         The launcher has no index, and no name in the network: nobody calls it.
         """
         spec: dict[str, Any] = {
+            # As `podFailurePolicy` requires: a Job replaces the whole pod.
             "restartPolicy": "Never",
             "subdomain": self.name,
+            # Or else the tasks get variables for every Service of the namespace.
             "enableServiceLinks": False,
             # Nothing in the pods talks to Kubernetes.
             "automountServiceAccountToken": False,
@@ -128,6 +130,8 @@ class Pods:
             "command": [_literal(each) for each in command],
             "env": [{"name": k, "value": _literal(v)} for k, v in env.items()],
             "terminationMessagePath": END_FILE,
+            # A program that failed before it wrote the file: the end of its log says
+            # why.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
                 {"name": "launcher-key", "mountPath": _KEY_DIRECTORY, "readOnly": True}

@@ -132,6 +132,7 @@ def _why(pod: Mapping[str, Any]) -> str:
 
 
 def _state(pod: Mapping[str, Any], state: str) -> dict[str, Any]:
+    # A pod that no node has taken yet has none.
     statuses = pod["status"].get("containerStatuses") or [{}]
     found: dict[str, Any] = statuses[0].get("state", {}).get(state)
     return found if found is not None else {}

@@ -101,6 +101,7 @@ class Driver:
         deadline = time.monotonic() + self._request.timeout
         _check_reachable(self._request.address)
         try:
+            # The nodes need not have this package.
             ray.cloudpickle.register_pickle_by_value(ray_shell)
             ray.init(
                 self._request.address,
@@ -168,6 +169,8 @@ class Driver:
                 self._actors[task] = (
                     ray.remote(ray_shell.Shell)
                     .options(
+                        # A `read` waits in the actor for output, and must not keep
+                        # other calls waiting.
                         max_concurrency=16,
                         scheduling_strategy=self._reservation.scheduling(task),
                         **self._reservation.resources(task),
@@ -181,6 +184,7 @@ class Driver:
     def _serve(self, link: socket.socket) -> None:
         """Runs a line for a bridge, to its end or that of the bridge."""
         with link, contextlib.ExitStack() as files:
+            # An abstract socket has no permissions: anyone on this machine can connect.
             if not ray_bridge.peer_is_same_user(link):
                 return
             message, fds, _, _ = socket.recv_fds(link, ray_bridge.MOST, 3)

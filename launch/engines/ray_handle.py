@@ -98,6 +98,7 @@ class DriverHandle:
 
     def close(self) -> None:
         """Ends the driver, and waits until Ray has everything back."""
+        # Closing is not enough: whoever has inherited the socket keeps it open.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()

@@ -46,6 +46,7 @@ class Reservation:
             self.release()
             if time.monotonic() > deadline or is_over():
                 raise EngineError(self._missing(timeout, source))
+            # At random, or two jobs would ask and give up at the same times again.
             pause = random.uniform(0, _HOLD_TIMEOUT)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
 

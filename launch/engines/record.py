@@ -85,6 +85,8 @@ class Record:
         """Whether a process of the job is alive on this machine."""
         with contextlib.suppress(OSError), open(self.path / "lock") as lock:
             try:
+                # Shared, so that two who ask at once do not take each other for the
+                # job.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
@@ -128,6 +130,7 @@ class Record:
                     f"a job named {self.name!r} is running: choose another --name, or "
                     f"end it with python -m launch.jobs cancel {self.name}"
                 )
+            # An earlier job of this name may have left its end.
             self._write("end.json", None)
             self.write()
             yield lock.fileno()

@@ -18,6 +18,7 @@ _STEP_TIMEOUT = 5.0  # seconds
 # What srun gives to a task outlives the signals that Slurm sends to all processes of a
 # job at once. The launcher decides which tasks end, and the chief first.
 _DEAF = "trap '' TERM; exec sh -c \"$0\""
+# `os.write` returns 7: one expression tells the launcher, and exits with status 0.
 _WATCH = (
     "import os, signal, sys; "
     "signal.signal(signal.SIGTERM, lambda *_: os._exit(os.write(1, b'warned\\n') - 7)); "
@@ -41,6 +42,7 @@ class Node:
         """Returns the command that runs another on it, next to what runs there."""
         part = () if self.part is None else (f"--het-group={self.part}",)
         one = ("-N1", "-n1", f"--nodelist={self.name}")
+        # Without --overlap, a step waits for what other steps of the job use.
         return ("srun", *part, "--overlap", *one, "--mpi=none")
 
     def connect(self, gpus: range | None = None) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ def submit(script: str) -> str:
             f"sbatch fails: {_words(answer)}"
             + (f"; the partitions are {there}" if there else "")
         )
+    # A federation of clusters adds the name of one after a semicolon.
     return answer.stdout.strip().partition(";")[0]
 
 

@@ -60,6 +60,7 @@ def address(ssh: str, host: Host) -> str:
         return host.address
     name = host.name.rpartition("@")[2]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
+        # It prints the configuration, and does not connect.
         command = [*shlex.split(ssh), "-G", "--", host.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
         if done.returncode == 0 and (

@@ -71,6 +71,7 @@ def run(
         threads: list[threading.Thread] = []
 
         def listen(handle: Handle) -> None:
+            # A thread, since this one waits for the end of the job.
             thread = threading.Thread(
                 target=_hear, args=(handle, started, stack, count_bytes)
             )

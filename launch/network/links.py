@@ -23,6 +23,7 @@ from tf_config.contract import TF_CONFIG
 HOST = "127.0.0.2"
 _LOOPBACK = "127.0.0.1"
 _CHUNK = 64 * 1024
+# Bounded, so that a slow or cut link holds its sender back, as TCP would.
 _CHUNKS_UNDER_WAY = 64
 _MOMENT = 0.02  # seconds
 
@@ -197,6 +198,7 @@ async def _forward(
     async def read() -> None:
         while data := await reader.read(_CHUNK):
             await under_way.put((loop.time(), data))
+        # `_first_of` cancels the writer as soon as this returns.
         await under_way.join()
 
     async def write() -> None:
@@ -204,6 +206,7 @@ async def _forward(
             came, data = await under_way.get()
             await _until_open(link)
             await asyncio.sleep(max(0.0, came + link().delay - loop.time()))
+            # Again: the link may have been cut during the delay.
             await _until_open(link)
             writer.write(data)
             await writer.drain()

@@ -125,6 +125,7 @@ def _status_of(
     """Runs `trial` in a child; returns the errno of its error, or 0."""
     pid = os.fork()
     if pid == 0:
+        # For what is no OSError.
         code = errno.EIO
         try:
             trial()

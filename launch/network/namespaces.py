@@ -63,6 +63,8 @@ class Network:
         """
         for name in self._index:
             inside = ["ip", "netns", "exec", self.namespace(name)]
+            # tbf shapes only what a device sends, so each direction needs one at its
+            # own end.
             for prefix, device in ((inside, "eth0"), ([], self.outside(name))):
                 if rate is None:
                     command = ["tc", "qdisc", "del", "dev", device, "root"]
@@ -118,6 +120,7 @@ class Network:
 
     def outside(self, name: str) -> str:
         """The end of a host's cable that is on this machine: an interface."""
+        # The kernel allows 15 characters, so no host's name fits in.
         return f"{self._tag}v{self._index[name]}"
 
 

@@ -36,6 +36,7 @@ def enter() -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    # The loopback interface of a new network is down.
     with socket.socket() as any_socket:
         request = struct.pack("=16sH14x", b"lo", _IFF_UP)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
@@ -47,6 +48,8 @@ def join(pid: int) -> None:
     Raises:
         OSError: If the system does not allow it, or the process does not exist.
     """
+    # The user namespace first: only in it has this process the right to join its
+    # network.
     for kind, flag in (("user", _CLONE_NEWUSER), ("net", _CLONE_NEWNET)):
         theirs, ours = f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}"
         if os.path.samefile(theirs, ours):

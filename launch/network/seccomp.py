@@ -66,6 +66,8 @@ def filter_bind() -> int:
         struct.pack("=HBBI", *instruction)
         for instruction in (
             (_LOAD_WORD, 0, 0, _OFFSET_OF_ARCHITECTURE),
+            # Calls of another architecture, as of 32-bit programs, have other numbers:
+            # they pass.
             (_JUMP_IF_EQUAL, 0, 3, architecture),
             (_LOAD_WORD, 0, 0, _OFFSET_OF_NUMBER),
             (_JUMP_IF_EQUAL, 0, 1, bind),

@@ -71,11 +71,13 @@ class Agent:
         for each in (woken, waker):
             each.setblocking(False)
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        # Python writes to the wake-up file only for signals that have a handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # One that was ignored from the start is an engine's, for all processes.
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 signal.signal(signum, self._unlink)
+        # Orders may have come together with the request.
         self._take(b"")
         if problem := self._await_turn() or self._identify() or self._start():
             self._code = 128 + signal.SIGTERM
@@ -89,6 +91,7 @@ class Agent:
             self._reap()
             self._look()
         self._kill_rest()
+        # Nobody is left who could write, so the pipe ends.
         self._pass_reports()
         _tell(event="exit", code=self._code, cpu=self._cpu)
         return 0

@@ -57,6 +57,7 @@ def _links(address: str, task: str, line: str) -> tuple[socket.socket, socket.so
             wish = {"for": greeting.PROCESS, "id": name, "line": line}
             wish["launcher"] = socket.gethostname()
             events = connect(address, key, task, {"for": greeting.EVENTS, "id": name})
+            # The events first: the pod starts no process until it has both connections.
             with contextlib.ExitStack() as stack:
                 stack.callback(events.close)
                 process = connect(address, key, task, wish)
@@ -76,6 +77,8 @@ def _pump(process: socket.socket, events: socket.socket) -> None:
             if not data:
                 waiting.discard(source)
                 if source == 0:
+                    # The end of the launcher's input must get through: the agent ends
+                    # its task with it.
                     process.shutdown(socket.SHUT_WR)
             while data:
                 data = data[os.write(to[source], data) :]

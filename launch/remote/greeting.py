@@ -23,6 +23,7 @@ OVER, PROCESS, EVENTS = "over", "process", "events"
 
 TIMEOUT = 10.0  # seconds
 _LONGEST = 1 << 20  # bytes of a line
+# Part of each proof: nobody can send one back as an answer of its own.
 _CALLER, _SERVER = "caller", "server"
 
 
@@ -79,6 +80,7 @@ def _proof(key: bytes, side: str, first: Any, second: Any, task: str) -> str:
 
 
 def _is(received: Any, expected: str) -> bool:
+    # As bytes: of two `str`, it takes only ASCII.
     return hmac.compare_digest(str(received).encode(), expected.encode())
 
 

@@ -78,6 +78,8 @@ def _stat(pid: int) -> list[str]:
     """Returns the state of a process, the id of its parent, and more; [] if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
+            # The command's name comes before this, in parentheses, and may itself
+            # contain some.
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []

@@ -70,6 +70,8 @@ class Files:
         os.fchmod(number, _MODE)
         with open(number, "w", closefd=False) as file:
             file.write(text)
+        # `stunnel -fd` reads from the current offset, which writing has moved to the
+        # end.
         os.lseek(number, 0, os.SEEK_SET)
 
     def filled(self, text: str) -> str:

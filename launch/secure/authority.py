@@ -28,6 +28,7 @@ class Authority:
         self._name = _name(f"tfdist job {number:x}"[:64])
         signed = (
             self._builder(self._name, self._key.public_key())
+            # A certificate that it signs cannot sign others.
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
             .add_extension(_usage(signs_certificates=True), True)
             .sign(self._key, hashes.SHA256())

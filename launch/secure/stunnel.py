@@ -15,6 +15,7 @@ OLDEST = (5, 50)
 
 # Both ends are ours, so neither needs what older clients would. Every CPU of the last ten
 # years encrypts AES-GCM in hardware; without that, ChaCha20 is faster.
+# TIMEOUTidle: by default, stunnel closes a connection after 12 silent hours.
 _COMMON = """\
 foreground = yes
 pid =

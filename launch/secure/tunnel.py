@@ -96,6 +96,7 @@ def tunnels(
         elsewhere = [each for each in routes if where[each.task] != host]
         config = stunnel.configuration(end.port, here, elsewhere, has_ipv6=end.has_ipv6)
         names = tuple(stunnel.name(route.task) for route in here)
+        # A file in memory, as are the key and the certificate.
         argv = (end.program, "-fd", "@config@")
         found.append(
             Tunnel(remotes[host], _address(end), names, python, argv, config, env)

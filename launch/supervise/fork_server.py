@@ -80,6 +80,8 @@ class ForkServer:
         server that does not answer is killed, and a task that it has forked never begins.
         """
         request = ForkRequest(tuple(argv), env, os.getcwd(), tuple(fds))
+        # The task waits for one byte here. If its answer comes too late, none is
+        # written: it reads the end of the file, and exits.
         permit, grant = os.pipe()
         try:
             answer = self._ask(request, [*fds.values(), permit])
@@ -101,6 +103,8 @@ class ForkServer:
     def _ask(self, request: ForkRequest, files: Sequence[int]) -> ForkAnswer:
         line = request.to_line()
         try:
+            # sendmsg(2) may take only the first part of a long line; the files go with
+            # that part.
             sent = socket.send_fds(self._control, [line], files)
             self._control.sendall(line[sent:])
         except OSError as error:

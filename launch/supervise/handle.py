@@ -53,6 +53,7 @@ class Handle:
             self._process = subprocess.Popen(
                 command("launch.supervise.supervisor", theirs),
                 pass_fds=[theirs.fileno(), *keep],
+                # Ctrl-C does not reach it there: `foreground` passes the signal on.
                 start_new_session=True,
                 stdout=output,
                 stderr=output,

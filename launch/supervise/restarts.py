@@ -238,10 +238,14 @@ class Restarts:
         for each in self.recoveries:
             late = time.monotonic() - each.began > self._job.startup_timeout
             for task in [self._tasks[task] for task in each.waiting]:
+                # A task that runs the script is at work when it reports a step, not
+                # when it listens.
                 if not task.plan.is_server or not task.alive:
                     continue
                 if readiness.listens(task):
                     self._at_work(task.plan.task)
+                # A task of an older recovery may have been started again since, and has
+                # a later deadline.
                 elif late and each is self.recoveries[-1]:
                     self._console.notice(readiness.explain_silence([task], self._job))
                     task.signal(signal.SIGKILL)

@@ -142,6 +142,7 @@ class Starter:
     ) -> int:
         if self._server:
             if not self.is_ready:
+                # The supervisor has waited for it as long as a start may take.
                 self._loop.unregister(self._server)
                 self._server.close("the fork server was not ready in time")
             problem = self._server.problem or self._why_not(plan, env)

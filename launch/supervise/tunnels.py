@@ -146,6 +146,8 @@ class Tunnels:
 
         self._authority = Authority()
         for tunnel in self._job.tunnels:
+            # Each start appends to the log, and an earlier job's words would be shown
+            # as this one's.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._log_path(tunnel))
             self._start(tunnel)

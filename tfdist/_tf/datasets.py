@@ -12,6 +12,7 @@ def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     return tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=0,  # warn, and carry on
+        # Or else the graph would name devices of the process that made it.
         strip_device_assignment=True,
     )
 

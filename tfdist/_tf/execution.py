@@ -99,6 +99,7 @@ def executor_scope(own: Any) -> Iterator[None]:
         yield
     finally:
         pywrap_tfe.TFE_ContextSetExecutorForThread(eager, before)
+        # A handle, made anew by each call that returns one; the executor lives on.
         pywrap_tfe.TFE_DeleteExecutor(before)
 
 

@@ -73,6 +73,7 @@ def has_custom_gradient(op: tf.Operation) -> bool:
 
 def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
     """Returns what functions that an operation calls have in place of one of its inputs."""
+    # The first input of a condition chooses the branch, and is not given to it.
     skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
     for value in op.node_def.attr.values():
         for called in [value.func, *value.list.func]:

@@ -57,6 +57,7 @@ class Turns:
         Returns the index of the message that has to arrive before it is sent, or None.
         """
         self._sizes.append(size)
+        # The last message is never waited for: the link would idle for a round trip.
         under_way = size + sum(self._sizes[-2:-1])
         for i in reversed(range(len(self._sizes) - 2)):
             under_way += self._sizes[i]

@@ -59,6 +59,7 @@ def array_file(source: Any) -> ArrayFile:
 
 def _of_memmap(array: np.memmap[Any, Any], path: str) -> ArrayFile:
     stamp = Stamp.of(path)
+    # The base of a whole array is the map, and that of a part is another array.
     if not isinstance(array.base, mmap.mmap):
         raise SourceError(
             f"a part of the array in {stamp.path} was given. Give the whole array, and "

@@ -55,6 +55,7 @@ def replace_readers(definition: Any, node: Any, places: Any) -> None:
         copy = type(library[name])()
         copy.CopyFrom(library[name])
         copy.signature.name = made[name]
+        # It will look into files by Python, which to TensorFlow has a state.
         copy.signature.is_stateful = True
         reader = _reader_in(copy)
         if reader.op in FILES:

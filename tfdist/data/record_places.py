@@ -139,6 +139,7 @@ def record_at(name: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
     records = tf.raw_ops.TFRecordDatasetV2(
         filenames=name[tf.newaxis],
         compression_type="",
+        # 0 is no buffer: nothing is read but the record.
         buffer_size=0,
         byte_offsets=offset[tf.newaxis],
     )

@@ -115,6 +115,7 @@ class _Placing:
         self._variables: list[PlacedVariable] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Placing":
+        # A `RunConfig` copies its strategy; the user's own is asked for the report.
         return self
 
     @property

@@ -100,6 +100,7 @@ class NormClipping:
 
 def clipped(updates: np.ndarray, max_norm: float) -> np.ndarray:
     """Returns updates (one, or a row each), shortened where longer than a Euclidean norm."""
+    # The norm of an update may be 0.
     factors = max_norm / np.maximum(norm(updates), max_norm)
     return (updates * factors[..., None]).astype(updates.dtype)
 

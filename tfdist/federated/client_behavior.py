@@ -107,6 +107,8 @@ class ClientBehavior:
     def _vanishes(self, round_index: int, client: int) -> bool:
         if not isinstance(self.dropout, int | float):
             return client in self.dropout
+        # A generator for each client: who else is asked does not change whether this
+        # one vanishes.
         rng = np.random.default_rng((self.seed, round_index, client, _VANISH))
         return bool(rng.random() < self.dropout)
 

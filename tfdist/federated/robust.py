@@ -81,6 +81,7 @@ class TrimmedMean(_WithstandsMinority):
         check_updates(updates, weights)
         kept = np.sort(updates, axis=0)[self.attackers : len(updates) - self.attackers]
         mean = kept.mean(axis=0, dtype=np.float64)
+        # Rounding must not take the mean out of what was kept.
         return np.clip(mean, kept[0], kept[-1]).astype(updates.dtype)
 
 

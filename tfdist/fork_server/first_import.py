@@ -28,6 +28,7 @@ class FirstImport:
     """
 
     def __init__(self, imports: Imports) -> None:
+        # Or else an import would take them from there, and ask no finder.
         self._modules = {name: sys.modules.pop(name) for name in _IMPORTED_LATE}
         self._specs = {name: each.__spec__ for name, each in self._modules.items()}
         self._imports = imports

@@ -95,6 +95,7 @@ def _die_with(parent: int) -> None:
 
 def _take(files: Sequence[int], numbers: Sequence[int]) -> None:
     """Moves files to their numbers, which some of them may have already."""
+    # Above all of them: no file is overwritten before it has been moved.
     least = max(*files, *numbers) + 1
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, least) for each in files]
     for each in files:

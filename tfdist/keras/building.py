@@ -87,6 +87,7 @@ def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
 
     @functools.wraps(step)
     def compared(*args: Any, **kwargs: Any) -> Any:
+        # In a rehearsal, which notes the writes itself and may create variables.
         if optimizers_to_apply() is not None:
             return step(*args, **kwargs)
         with noting() as traced, _creating_nothing(model):

@@ -28,6 +28,7 @@ class DistributesForFit:
     ) -> Any:
         """As in TensorFlow, except that `fit` divides the dataset's batches itself."""
         distributed = super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
+        # With a single device, some strategies return the dataset as it is.
         if distributed is not dataset:
             distributed.for_fit = lambda: dataset
         return distributed

@@ -118,6 +118,7 @@ class PackedLogs:
             check_is_a_log(value)
         self._structure = tf.nest.map_structure(lambda _: None, logs)
         self._shapes = [tuple(value.shape) for value in values]
+        # float64 holds float32 results and int32 counts alike, without rounding.
         flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
         return tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
 

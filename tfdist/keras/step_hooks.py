@@ -175,6 +175,7 @@ def _patch_average_losses() -> None:
     def scale_regularization_loss(regularization_loss: Any) -> Any:
         if current_computation() is None:
             return scale(regularization_loss)
+        # Not divided, since a computation weights the gradients of each replica.
         return tf.reduce_sum(regularization_loss)
 
     tf.nn.compute_average_loss = compute_average_loss
@@ -197,6 +198,7 @@ def _patch_compiled_losses(owner: Any) -> None:
     @functools.wraps(keras_build)
     def build(self: Any, y_true: Any, y_pred: Any) -> None:
         keras_build(self, y_true, y_pred)
+        # Keras makes this list here, from the names and structures that a user gave.
         self._flat_losses = [
             each._replace(loss=functools.partial(_compiled_loss, each.loss))
             for each in self._flat_losses

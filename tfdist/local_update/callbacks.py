@@ -86,6 +86,7 @@ def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any
     """
     chosen = callbacks.for_worker(given, workers)
     if isinstance(chosen, keras.callbacks.CallbackList):
+        # The same list may come from an earlier `fit`, with ours in it.
         ours = EpochLogs | BeginRounds
         inside = [each for each in chosen.callbacks if not isinstance(each, ours)]
         chosen.callbacks = [first, *inside, last]

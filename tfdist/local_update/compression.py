@@ -46,6 +46,7 @@ class BFloat16:
     def encode(self, vector: np.ndarray) -> np.ndarray:
         """Returns the elements as uint8."""
         bits = vector.astype(np.float32).view(np.uint32)
+        # A tie is rounded up if the last bit that stays is 1, and so to even.
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         # Rounding up the bits of a NaN could make it a zero.
         rounded = np.where(np.isnan(vector), bits | np.uint32(0x400000), bits + half)
@@ -77,12 +78,15 @@ class Int8:
         blocks = np.zeros((-(-len(vector) // BLOCK), BLOCK), np.float32)
         blocks.reshape(-1)[: len(vector)] = vector
         scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(_LARGEST)
+        # A block with an infinity or a NaN becomes NaN as a whole: no number would be
+        # right.
         scales = np.where(np.isfinite(scales), scales, np.float32(np.nan))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             multiples = np.nan_to_num(blocks / scales, posinf=0, neginf=0)
         # A scale so small that it has lost digits could give more.
         multiples = np.clip(np.rint(multiples), -_LARGEST, _LARGEST).astype(np.int8)
         rows = np.concatenate([scales.view(np.uint8), multiples.view(np.uint8)], axis=1)
+        # Without what fills up the last block.
         return rows.reshape(-1)[: self.size(len(vector))]
 
     def decode(self, payload: np.ndarray) -> np.ndarray:

@@ -126,6 +126,7 @@ class LocalUpdateDriver(DefaultDriver):
     @contextlib.contextmanager
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
+        # Not where a callback calls `fit` within another one.
         self._fits += len(self._calls) == 1
         self._exchange.fit = self._fits
         try:

@@ -72,9 +72,11 @@ class Fragment:
     def _mean(self, vector: np.ndarray, agree: Callable[[], None]) -> np.ndarray:
         trainable = slice(len(self._reference))
         if self._wire:
+            # The caller's own is still needed: an overlapped mix is added to it later.
             vector = vector.copy()
             vector[trainable] -= self._reference
         mixed = self._exchange.mean(vector, self._wire)
+        # First, since it may replace the reference that is added next.
         if self._exchange.has_changed:
             agree()
         if self._wire:

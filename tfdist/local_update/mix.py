@@ -99,6 +99,7 @@ class Mix:
         Called before this worker exchanges anything else.
         """
         if self.hand_over is not None:
+            # A mix in the background keeps its turn until it has ended.
             with self._exchange.turn:
                 pass
             self._welcome()

@@ -78,6 +78,7 @@ class Reads:
     def _read(self, worker: int, key: int, begin: int, size: int) -> None:
         pause = _FIRST_PAUSE
         try:
+            # `results` takes out whom it has given up, which ends this thread.
             while worker in self._pending:
                 message = self._transport.read(worker, key, begin, size)
                 if message is not None and not self._is_old(worker, message):

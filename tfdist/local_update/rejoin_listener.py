@@ -33,6 +33,7 @@ class RejoinListener:
 
     def next(self, versions: Sequence[int]) -> Request | None:
         """Returns the request of a worker that may ask, the first time it is seen."""
+        # Another set, not a change of this one: the threads look into it.
         self._lost = {i for i, version in enumerate(versions) if version % 2}
         for worker in self._lost - self._watched:
             self._watched.add(worker)

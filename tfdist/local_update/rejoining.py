@@ -76,6 +76,7 @@ class Rejoining:
         Raises:
             RejoinError: If the others have ended, or say why it cannot.
         """
+        # The random number is the key of its messages, so it stays below `LEFT`.
         request = Request(
             self._members.me, random.getrandbits(61) + 1, 0, fit, settings
         )

@@ -53,6 +53,7 @@ def serve_until_done(
     name = f"ps:{definition.task_index}"
     others = trainers(definition)
     with _session(server, definition.task_index, timeout=0) as (queue, session):
+        # Once: in TensorFlow 1, each call adds an operation to the graph.
         name_taken = queue.dequeue()
 
         def next_name(timeout: float | None) -> str | None:

@@ -222,6 +222,7 @@ class _Aggregator:
         """Waits for the chief, then starts at the current step."""
         nonce = 1 + secrets.randbelow(_LARGEST_NONCE)
         session.run(self._arrive, {self._nonce: nonce})
+        # Other answers were for the process that this one replaces.
         while session.run(self._woken) != nonce:
             pass
         session.run(self._adopt_step)

@@ -39,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         if not options.topology:
             raise ValueError(f"--topology takes some of {', '.join(TOPOLOGIES)}")
         names = options.topology
+        # A prime number fills no grid: by default the torus is left out, and one that
+        # was asked for is refused.
         if options["topology"].using_default_value and _is_prime(options.participants):
             names = [each for each in names if each != "torus"]
         topologies = [_topology(each, options.participants) for each in names]

@@ -106,6 +106,7 @@ def one_peer_exponential(participants: int) -> Topology:
         ValueError: If there are no participants.
     """
     _check(participants)
+    # One participant has no peer, but a topology needs a matrix.
     shifts = _powers_of_two(participants) or [0]
     own = np.eye(participants)
     return Topology(

@@ -10,6 +10,7 @@ import numpy as np
 from tfdist.mixing import doubly_stochastic
 
 
+# Equal only to itself: arrays have no hash, and `_among` keeps what it finds by graph.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
     """Who averages with whom, and with which weights.
@@ -59,6 +60,7 @@ class Topology:
                 f"{len(named)} parts without an edge between them: "
                 f"{', '.join(str(group) for group in named[:4])}. Add edges between them"
             )
+        # Connected is not enough: two that only swap their models never agree.
         if self.second_eigenvalue > 1 - 1e-9:
             raise ValueError(
                 "models never agree: the second eigenvalue of the weights has modulus "

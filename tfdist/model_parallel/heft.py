@@ -57,6 +57,7 @@ class _Placing:
             size = self._work.unit_bytes[unit]
             devices = [d for d, room in enumerate(self._room) if size <= room]
             if not devices:
+                # It does not fit, as `fits` will tell of the whole.
                 devices = [max(range(len(self._room)), key=self._room.__getitem__)]
         seconds = self._work.seconds[back][v]
         finish, device, begin = min(

@@ -111,6 +111,7 @@ class _Search:
                 best_run, best = run, found
         fruitless = 0
         while self._left > 0 and fruitless < _FRUITLESS:
+            # No assignment is faster than the bound: nothing is left to find.
             if best_run.seconds <= self._work.bound * (1 + 1e-9):
                 break
             run, found = self._kick(best)

@@ -78,6 +78,7 @@ def pairs(graph: LayerGraph, split: Mapping[str, Split]) -> dict[str, str]:
             and matrix
             and not matrix.is_lookup
             and before
+            # Softmax, for one, needs all outputs of the layer, which are joined first.
             and not before.is_whole
             and split.get(source) == Split(each.parts, COLUMNS)
             and targets[source] == [name]
@@ -123,6 +124,7 @@ class _Splitting:
             )
             for name in part_names(node.name, split)
         ]
+        # The layer by rows takes the parts one by one, so nothing joins them.
         if node.name in self._paired.values():
             return parts
         return [*parts, LayerNode(join_name(node.name), 0.0, activations=given)]
@@ -150,6 +152,7 @@ class _Splitting:
         is_cut = split.by == ROWS and not (matrix and matrix.is_lookup)
         for part in parts:
             piece = replace(edge, source=source, target=part)
+            # A share of the input is a tensor of its own.
             if is_cut:
                 size, output = -(-edge.size // split.parts), self._outputs[edge.source]
                 self._outputs[edge.source] += 1

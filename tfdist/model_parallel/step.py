@@ -185,6 +185,7 @@ class _Step:
         start = max(now, free)
         over = start + per_byte * self._tensors[tensor].size
         self._link_free[source][target] = over
+        # A message waited for its link, or for nothing but its tensor.
         cause = self._link_last[source][target] if free > now else task
         code = _MESSAGE - len(self._run.messages)
         self._link_last[source][target] = code

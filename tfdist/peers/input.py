@@ -224,6 +224,8 @@ class ShardedData:
             index = self._peers.worker_index
             return own_batches(source, workers, index, replicas)
         if self._reseeds:
+            # Far from the last epoch's: each operation that draws takes the next
+            # number.
             seed = self._seed + 997 * self._epoch
             return shuffling.with_agreed_seeds(source, seed)
         return source

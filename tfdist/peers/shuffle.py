@@ -99,6 +99,7 @@ def with_agreed_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """
     graph = tf.compat.v1.GraphDef.FromString(_tf.dataset_graph(dataset).numpy())
     bodies = [(graph.node, "")]
+    # In a function, an input names an output of a node, and not the node alone.
     bodies += [(each.node_def, ":output:0") for each in graph.library.function]
     for nodes, suffix in bodies:
         for node in [each for each in nodes if {"seed", "seed2"} <= set(each.attr)]:

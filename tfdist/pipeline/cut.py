@@ -121,6 +121,7 @@ class _Search:
             for ends in combinations(range(1, self._pieces), self._count - 1):
                 best = _faster(best, self._tried(ends))
             return best
+        # From the fastest on, since the tries are limited.
         for _, start in sorted(map(self._tried, self._starts())):
             best = _faster(best, self._descended(start))
         return best

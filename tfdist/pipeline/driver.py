@@ -102,6 +102,8 @@ class PipelineDriver(DefaultDriver):
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model, cuts it into stages, and moves its variables there."""
         refusals.check(model)
+        # First where possible: an optimizer creates its slots where the weights are by
+        # then.
         if _tf.functional_of(model) is not None and model.built:
             self.pipeline(model)
         super().build(model, element_spec)

@@ -57,6 +57,7 @@ class End:
                     microbatch, self._outputs[microbatch], self._scale
                 )
                 self._tasks.add_gradients(microbatch, self._ids, found)
+            # Once: gpipe has the outputs of all microbatches before it goes backward.
             elif self._whole is None:
                 *self._whole, rows = self._objective.gradients(
                     self._outputs, self._scale

@@ -175,6 +175,7 @@ def _with_parts(
             is_part = part is not None
             levels = [at for its, at, _ in sources if its == stage]
             level = max(levels, default=0)
+            # Odd levels are those of parts, even ones those of all else.
             key = (
                 stage,
                 level + (level % 2 != is_part),

@@ -84,6 +84,7 @@ def step_seconds(execution: Execution, costs: StageCosts) -> float:
     ]
     ways: list[list[tuple[int, float, float]]] = [[] for _ in range(2 * count)]
     for (source, target), seconds in costs.sent.items():
+        # Even numbers stand for what a stage sends back, odd ones for what it sends on.
         sender = 2 * source + (target > source)
         ways[sender].append((target, seconds, costs.latency[source, target]))
     free = [0.0] * count

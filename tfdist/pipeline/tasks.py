@@ -141,6 +141,7 @@ class Tasks:
             kept = _Kept(taken)
             has_tape = self._training and not self._recompute
             compute = self._compute_on_tape if has_tape else self._compute
+            # Without either, Keras draws its own seeds, and nobody needs them again.
             draws = self._recompute or replica
             keeping = computing(Drawing(kept.draws, replica, kept.found))
             with keeping if draws else contextlib.nullcontext():
@@ -152,6 +153,8 @@ class Tasks:
         self.added += [each * tf.cast(share, each.dtype) for each in kept.losses]
         if self._training:
             if self._recompute:
+                # Without what was computed: not to keep that is what `recompute` is
+                # for.
                 kept = _Kept(taken, draws=kept.draws, found=kept.found)
             self._kept[number, microbatch] = kept
 

@@ -58,6 +58,7 @@ class Assignment:
             indices = self._items.axes[i][1]
             edges = [indices * ps // num_ps for ps in range(num_ps + 1)]
             for ps, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+                # Of an axis shorter than the number of ps, some ps get nothing.
                 if stop > start:
                     self._cut(i, ps, start, stop)
 
@@ -96,6 +97,7 @@ class Assignment:
         # smallest first, so loads are negated.
         whole = _by_size(chosen, loads, items.traffic)
         remainders: list[tuple[float, int, int]] = []
+        # Among equally loaded ps, the one with less of the other load comes first.
         heap = [(levels[ps], other_levels[ps], ps) for ps in range(len(levels))]
         heapq.heapify(heap)
         while whole or remainders:

@@ -88,6 +88,7 @@ class Matcher:
             yield heap
         if heap := self._heaps.get((path, spec.shape, spec.dtype)):
             yield heap
+        # Either path may be the longer one: the plan's above, the model's here.
         for end in _ends(path):
             if heap := self._whole.get((end, spec.shape, spec.dtype)):
                 yield heap

@@ -46,6 +46,7 @@ class Plan:
                 totals[each.home] += copies * each.spec.size_bytes
                 continue
             shards = each.home.bytes_per_ps(each.spec, self.num_ps)
+            # A ps may hold several shards, and `shards` has their sum.
             for ps in set(each.home.ps):
                 totals[ps] += copies * shards[ps]
         return tuple(totals)

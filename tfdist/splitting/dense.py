@@ -85,6 +85,7 @@ class Dense(keras.layers.Dense):
             )
             for at, (start, end) in enumerate(found)
         ]
+        # Softmax, for one, needs all outputs, so it waits for the join.
         activation = None if is_elementwise else self.activation
         join = self._join(False, activation=activation)
         is_plain = is_elementwise and self._of_activity is None
@@ -95,6 +96,7 @@ class Dense(keras.layers.Dense):
         for at, (start, end) in enumerate(found):
             initializer = PartOf(self.kernel_initializer, shape, 0, start, end)
             kwargs = {"kernel_initializer": initializer, **self._of_part(at)}
+            # Each part gives a summand of every output: the join adds the bias, once.
             parts.append(keras.layers.Dense(self.units, use_bias=False, **kwargs))
             name = f"{self.name}_cut_{at}"
             cuts.append(Cut(start, end, name=name, dtype=self.dtype_policy))

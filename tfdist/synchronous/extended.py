@@ -300,6 +300,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
+        # Replicas have threads of their own, and Keras has a seed generator per thread.
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
     def _use_merge_call(self) -> bool:

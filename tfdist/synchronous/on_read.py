@@ -37,6 +37,7 @@ def created(
 
 
 def _count_examples_once(variable: Any) -> None:
+    # Weak: the variable is to hold the functions that hold this.
     reference = weakref.ref(variable)
     for name in ("assign", "assign_add", "assign_sub"):
         write = getattr(type(variable), name)

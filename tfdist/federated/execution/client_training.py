@@ -51,6 +51,7 @@ class ClientTraining:
         self._fresh = [
             (each, each.numpy())
             for each in self._optimizer.variables
+            # The rate is set for a round, and a client's fresh start must leave it.
             if each is not rate
         ]
         self._seeds = [
@@ -226,6 +227,7 @@ class ClientTraining:
                 value if value.any() else tf.zeros(value.shape, value.dtype)
             )
         for variable, value in self._seeds:
+            # Random numbers of its own for each client in each round.
             variable.assign(
                 tf.stack([tf.constant(value[0]), tf.cast(stream, value.dtype)])
             )

@@ -187,6 +187,7 @@ class Simulation:
         if self._workers.is_server:
             self.server.leave(client, take_out)
             self._save()
+        # Every `from_server` follows one.
         self._workers.to_server(NOTHING)
         self._receive()
 

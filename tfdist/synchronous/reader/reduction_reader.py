@@ -246,6 +246,7 @@ class ReductionReader:
                 one, other = (outputs[tensor.value_index] for outputs in read)
                 if one == other:
                     return self.note(tensor, *one)
+                # A constant is the mean of its copies.
                 if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
                     return Reduction.MEAN
         if not has_rows(tensor):

@@ -95,6 +95,7 @@ def _along_last_axes(at: Application) -> Rows:
     rows = same([each.rows for each in at.operands if each.rows])
     rank = len(at.operands[0].shape)
     count = next(n for n, names in _LAST_AXES.items() if at.op.type in names.split())
+    # Or else the rows are along an axis that it combines.
     if at.operands[0].rows is None or rank <= count:
         raise NotOwnError
     return unless_by_row(rows, [o for o in at.operands if len(o.shape) == rank], rank)

@@ -122,6 +122,7 @@ def _in_blocks(rows: Rows, count: int) -> Rows:
 
 @RULES.of("Pad PadV2 MirrorPad")
 def _pad(at: Application) -> Rows:
+    # The first two numbers are those of the axis of the rows.
     if any(at.operands[1].axes()[:2]):
         raise NotOwnError
     return at.rows_at(0)
@@ -155,6 +156,7 @@ def _copied(at: Application) -> Rows:
 """)
 def _made(at: Application) -> Rows:
     """Returns where rows are that are all alike, and whose number a shape gives."""
+    # The generator and its algorithm come before the shape.
     place = 2 if at.op.type.startswith("Stateful") else 0
     shape = at.operands[place]
     constants_only([each for i, each in enumerate(at.operands) if i != place])
@@ -222,6 +224,7 @@ def _strided_slice(at: Application) -> Rows:
             continue
         if i == 0:
             starts = from_start[i] or begin.element(i) == 0
+            # All rows in their order: whatever else there is selects by position.
             if one[i] or strides.element(i) != 1 or not (starts and to_end[i]):
                 raise NotOwnError(Reduction.TAKEN)
         else:

@@ -146,6 +146,7 @@ class AllRows:
     def __init__(self, step: ReplicaStep, values: Sequence[tf.Tensor]) -> None:
         self._step, self._values = step, values
         sizes = tf.stack([tf.shape(each, tf.int64)[0] for each in values])
+        # The row of a replica without examples only stands in.
         self._own = tf.where(step.count > 0, sizes, tf.zeros_like(sizes))
         self._texts = [i for i, each in enumerate(values) if each.dtype == tf.string]
         lengths = [_longest_of(values[i]) for i in self._texts]
