@@ -136,9 +136,13 @@ def kill_strays(tasks: Sequence[int]) -> None:
     for child in psutil.Process().children():
         if child.pid in tasks:
             continue
+        strays = [child]
         with contextlib.suppress(psutil.Error):
-            for process in [*child.children(recursive=True), child]:
-                process.kill()
+            strays += child.children(recursive=True)
+        for each in strays:
+            # One that has just ended keeps none of the others alive.
+            with contextlib.suppress(psutil.Error):
+                each.kill()
 
 
 def describe(pid: int) -> str:

@@ -98,8 +98,12 @@ class Ends:
 def answers(port, sent=b""):
     """What comes from a port until it hangs up."""
     found = b""
-    connection = socket.create_connection(("127.0.0.1", port), DEADLINE)
-    with connection, contextlib.suppress(ConnectionResetError):
+    address = ("127.0.0.1", port)
+    # It may hang up before the connection is known to be there.
+    with (
+        contextlib.suppress(ConnectionResetError),
+        socket.create_connection(address, DEADLINE) as connection,
+    ):
         connection.sendall(sent)
         while data := connection.recv(1000):
             found += data

@@ -17,11 +17,8 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
         labels: Class numbers of all examples.
         rows: How many clients to show; the last row is the sum over all of them.
     """
-    # Here, as splits and rules need numpy alone.
-    from tfdist.views import render, table_of
-
     classes = np.unique(np.asarray(labels))
-    found = table_of(*(f">{each}" for each in ("client", "examples", *classes)))
+    found = views.table_of(*(f">{each}" for each in ("client", "examples", *classes)))
     amounts = counts(split, labels)
     for client, each in enumerate(amounts[:rows]):
         found.add_row(
@@ -32,7 +29,7 @@ def table(split: Split, labels: Sequence[int] | np.ndarray, rows: int = 20) -> s
     found.add_section()
     total = amounts.sum(axis=0)
     found.add_row("all", f"{total.sum():,}", *(f"{each:,}" for each in total))
-    return render(found)
+    return views.render(found)
 
 
 def plot(

@@ -11,6 +11,7 @@ the error of the load says what to do.
 
 import contextlib
 import functools
+import inspect
 import os
 import time
 import zipfile
@@ -62,31 +63,46 @@ def install() -> None:
         ("checkpoint", tf.train.CheckpointManager, "save"),
     ):
         setattr(owner, name, _surrounded(getattr(owner, name), operation))
-    for owner, name, position in (
-        (keras.Model, "load_weights", 1),
-        (keras.saving, "load_model", 0),
-        (keras.models, "load_model", 0),
-        (tf.train.Checkpoint, "read", 1),
-        (tf.train.Checkpoint, "restore", 1),
+    for owner, name in (
+        (keras.Model, "load_weights"),
+        (keras.saving, "load_model"),
+        (keras.models, "load_model"),
+        (tf.train.Checkpoint, "read"),
+        (tf.train.Checkpoint, "restore"),
     ):
-        setattr(owner, name, _from_chief(getattr(owner, name), position))
+        setattr(owner, name, _from_chief(getattr(owner, name)))
 
 
-def _from_chief(function: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """Returns a function that loads the path which is its argument of this position."""
+def _from_chief(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that loads a path once the chief has written it."""
+    path_of = _reader_of_path(function)
 
     @functools.wraps(function)
     def load(*args: Any, **kwargs: Any) -> Any:
-        path = (
-            args[position] if len(args) > position else next(iter(kwargs.values()), "")
-        )
         call = functools.partial(function, *args, **kwargs)
-        return load_from_chief(MEMBERSHIP.strategy, path, call)
+        return load_from_chief(MEMBERSHIP.strategy, path_of(args, kwargs), call)
 
     return load
 
 
+def _reader_of_path(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Returns what finds, in a call's arguments, the path that a function saves or loads.
+
+    It is the first argument, after what is saved: `self` or a model.
+    """
+    names = list(inspect.signature(function).parameters)
+    position = next(i for i, each in enumerate(names) if each not in ("self", "model"))
+
+    def path_of(args: Any, kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        return given.get(names[position])
+
+    return path_of
+
+
 def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    path_of = _reader_of_path(function)
+
     @functools.wraps(function)
     def surrounded(saved: Any, *args: Any, **kwargs: Any) -> Any:
         # A `tf.train.Checkpoint` knows no strategy, so use that of the process.
@@ -98,7 +114,7 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         with driver.storing(saved, operation) as is_done_here:
             if is_done_here:
                 return function(saved, *args, **kwargs)
-            leave_to_chief(next(iter((*args, *kwargs.values())), None))
+            leave_to_chief(path_of((saved, *args), kwargs))
             return None
 
     return surrounded

@@ -58,12 +58,12 @@ def check_model(model: Any, peers: Peers) -> None:
     """
     if peers.num_workers == 1 or model in _checked:
         return
-    _checked.add(model)
     differing = _differing(checksums.of_model(model), peers)
     if differing and adapted.take_the_chiefs(model, peers):
         differing = _differing(checksums.of_model(model), peers)
     if differing:
         raise UnequalModelError(f"the workers differ in {differing}. {_ADVICE}")
+    _checked.add(model)
 
 
 def check_settings(settings: Mapping[str, Any], peers: Peers) -> None:
@@ -107,6 +107,9 @@ def check_arguments(arguments: Mapping[str, Any], peers: Peers) -> None:
         uncertain |= may_differ
     differing = _differing(found, peers, all_of_them=uncertain)
     if differing:
+        data = map(arguments.get, _DATA)
+        # A program may catch this, and call `fit` again.
+        _checked.difference_update(d for d in data if isinstance(d, tf.data.Dataset))
         raise UnequalDataError(
             f"the workers were given different data: {differing}. Each takes its own "
             f"rows of the same batches. {_ADVICE}; or, if each worker has its own "
