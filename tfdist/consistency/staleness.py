@@ -148,6 +148,7 @@ def _mean(counts: np.ndarray) -> float:
 
 
 def _maximum(counts: np.ndarray) -> int:
+    # The sum of one number, or of none where no step was counted.
     return int(np.flatnonzero(counts)[-1:].sum())
 
 

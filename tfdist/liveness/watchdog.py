@@ -84,6 +84,7 @@ class Watchdog:
         """Raises in the calling thread what the watchdog has found."""
         error, self._error = self._error, None
         if error is not None:
+            # `_raise` waits for this, and otherwise exits the process.
             self._raised.set()
             atexit.register(_end_in_time)
             raise error
@@ -121,6 +122,8 @@ class Watchdog:
             self._sentinel.pause()
 
     def _look(self) -> None:
+        # All are asked before the first answer is waited for: the deadlines run side by
+        # side.
         answers = {
             name: self._servers[name].ask(self._interval) for name in self._watched()
         }
@@ -192,6 +195,8 @@ class Watchdog:
         return lines + [f"  {name}: is away, and not waited for" for name in away]
 
     def _restart(self, found: Stall, text: str) -> None:
+        # No task is to blame, as in a slow pipeline: the chief itself asks to be
+        # restarted.
         if not found.tasks:
             end_process(text, EXIT_RESTART, self._end)
             return
@@ -203,6 +208,7 @@ class Watchdog:
             return
         _log.warning("%s\nasking for %s to be started again", text, ", ".join(tasks))
         supervision.report_stalled(tasks, text)
+        # A new process gets its full timeout.
         for task in tasks:
             self._silent.pop(task, None)
         self._without_progress = 0.0
@@ -221,6 +227,7 @@ def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -
         f"the process with status {status}",
         file=sys.stderr,
     )
+    # `os._exit` flushes nothing.
     for handler in (*logging.getLogger().handlers, *_log.handlers):
         handler.flush()
     sys.stdout.flush()

@@ -46,12 +46,15 @@ def _destroy_later(handle: tf.Tensor, device: str) -> None:
 
 
 def _destroy() -> None:
+    # On the executor that all threads share, what a ps has not answered would hold up
+    # others.
     with _tf.executor_scope(_tf.new_executor()):
         while True:
             handle, device = _unused.get()
             # A ps that cannot be reached has lost it anyway.
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
                 tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            # While this thread waits for the next one, it must not keep the last.
             del handle
 
 
@@ -124,6 +127,8 @@ class Numbers(Resource):
     def add_at(self, index: tf.Tensor, values: tf.Tensor) -> tf.Operation:
         """Adds to some of them."""
         with tf.device(self.device):
+            # ResourceScatterAdd takes the lock shared, and loses additions to the same
+            # element.
             return tf.raw_ops.ResourceScatterNdAdd(
                 ref=self.handle,
                 indices=tf.expand_dims(index, -1),
