@@ -130,6 +130,7 @@ class Shard:
             is_there = tf.not_equal(rows, ABSENT)
             ids, rows = tf.boolean_mask(ids, is_there), tf.boolean_mask(rows, is_there)
             count = tf.size(ids, tf.int64)
+            # Out of the index first: no lookup may find a row that is free already.
             with tf.control_dependencies([self._index.remove(ids)]):
                 done = [
                     self._state.add(tf.stack([0, count * self._reuses, 0, 0, count]))

@@ -234,6 +234,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         def note_round(vector: tf.Tensor) -> Callable[[], bool]:
             number = int(vector.numpy()[-1])
             if number < 0:
+                # It came before its round and did nothing: `_recover` sends it again.
                 self._early.append(message)
             else:
                 fate.missing -= 1

@@ -71,6 +71,8 @@ class WorkerFunction:
             strategy,
             run,
             specs,
+            # Otherwise the turn is in `_exchanges`, around all steps that write
+            # together.
             gate if alone else None,
             entered=entered,
             is_narrow=is_narrow,
