@@ -144,6 +144,7 @@ def _bins(maximum: int) -> list[tuple[int, int]]:
 
 
 def _mean(counts: np.ndarray) -> float:
+    # The last column has all that is above, too: then this is a lower bound.
     return float((counts * np.arange(len(counts))).sum() / max(counts.sum(), 1))
 
 

@@ -138,6 +138,7 @@ class _Saveable(_tf.SaveableObject):
             checked = [*self._fits(rows), *self._origin.checks(origin, self._name)]
             with tf.control_dependencies(checked):
                 written = set_rows(self._part.handle, numbers, rows)
+            # In eager mode, an operation without a result is None.
             with tf.control_dependencies([written] if written is not None else []):
                 self._shard.origin.set(origin)
                 return self._shard.restore(
