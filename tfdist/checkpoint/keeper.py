@@ -50,8 +50,7 @@ class Keeper:
             yield None
             return
         group = self._group()
-        # Asked even without a directory: the other processes wait for this one's
-        # answer.
+        # Asked in any case: the other processes wait for this one's answer.
         keeps = self._options.directory is not None
         if len(set(group.gather_numbers([keeps])[:, 0].tolist())) > 1:
             raise ValueError(

@@ -217,7 +217,7 @@ class KeptFit(keras.callbacks.Callback):
             self._batches_before = data.taken
             return 0
         self._batches_before = found.position.batches_before
-        # By this count, 0 in a new process, Keras knows when to open the dataset anew.
+        # By this count, 0 in a new process, Keras opens the dataset anew.
         epoch_iterator._steps_seen += self._batches_before
         return found.position.step
 

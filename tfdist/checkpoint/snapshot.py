@@ -100,8 +100,7 @@ class Snapshot:
     @classmethod
     def unpacked(cls, packed: bytes) -> "Snapshot":
         """Returns the snapshot that `packed` has packed, without the dataset's state."""
-        # `json.dumps` writes no newline without an indent, so the first one ends the
-        # text.
+        # `json.dumps` has written no newline, so the first one ends the text.
         text, _, rest = packed.partition(b"\n")
         state = json.loads(text)
         state["position"] = Position(**state["position"])

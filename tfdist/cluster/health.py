@@ -21,8 +21,7 @@ _METHOD = "/tensorflow.WorkerService/GetStatus"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    # A server that comes back is seen within a second; gRPC's pauses grow to two
-    # minutes.
+    # A server that comes back is seen in a second; gRPC pauses up to two minutes.
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 class Phase(enum.IntEnum):
     """What a worker's step is doing."""
 
-    # From 1: a gate keeps these numbers in a tensor on its ps, where 0 is an idle
-    # worker.
+    # From 1: gates keep these numbers on a ps, where 0 is an idle worker.
     STARTING = 1
     COMPUTING = 2
     READY = 3

@@ -95,8 +95,7 @@ class PeerWatch:
                 refusals, answered = 0, time.monotonic()
                 continue
             silent = time.monotonic() - answered
-            # A stopped or slow peer exceeds the deadline; any other error counts as a
-            # refusal.
+            # A stopped or slow peer exceeds the deadline; all else is a refusal.
             refusals += not isinstance(problem, tf.errors.DeadlineExceededError)
             if refusals < _REFUSALS and silent < self._timeout:
                 continue

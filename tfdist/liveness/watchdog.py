@@ -122,8 +122,7 @@ class Watchdog:
             self._sentinel.pause()
 
     def _look(self) -> None:
-        # All are asked before the first answer is waited for: the deadlines run side by
-        # side.
+        # All are asked before any is waited for: deadlines run side by side.
         answers = {
             name: self._servers[name].ask(self._interval) for name in self._watched()
         }
@@ -195,8 +194,7 @@ class Watchdog:
         return lines + [f"  {name}: is away, and not waited for" for name in away]
 
     def _restart(self, found: Stall, text: str) -> None:
-        # No task is to blame, as in a slow pipeline: the chief itself asks to be
-        # restarted.
+        # No task to name, as with a slow pipeline: the chief itself is restarted.
         if not found.tasks:
             end_process(text, EXIT_RESTART, self._end)
             return

@@ -161,8 +161,7 @@ class PartitionedVariable:
             return self.layout.join(values), self.changes.split_gradient
 
         values = [shard.read_value() for shard in self._shards]
-        # So the gradient of the whole reaches `join_gradients` as it is, without being
-        # joined.
+        # So `join_gradients` gives the gradient of the whole back as it is.
         return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:

@@ -46,8 +46,7 @@ def _destroy_later(handle: tf.Tensor, device: str) -> None:
 
 
 def _destroy() -> None:
-    # On the executor that all threads share, what a ps has not answered would hold up
-    # others.
+    # On the shared executor, what a ps does not answer holds up all threads.
     with _tf.executor_scope(_tf.new_executor()):
         while True:
             handle, device = _unused.get()
@@ -127,8 +126,7 @@ class Numbers(Resource):
     def add_at(self, index: tf.Tensor, values: tf.Tensor) -> tf.Operation:
         """Adds to some of them."""
         with tf.device(self.device):
-            # ResourceScatterAdd takes the lock shared, and loses additions to the same
-            # element.
+            # ResourceScatterAdd takes the lock shared, and loses additions.
             return tf.raw_ops.ResourceScatterNdAdd(
                 ref=self.handle,
                 indices=tf.expand_dims(index, -1),

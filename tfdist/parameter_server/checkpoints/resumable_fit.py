@@ -228,8 +228,7 @@ class ResumableFit(keras.callbacks.Callback):
                 snapshot.put_back,
                 snapshot.is_by_lease,
             )
-            # By this count, 0 in a new process, Keras knows when to open the dataset
-            # anew.
+            # By this count, 0 in a new process, Keras opens the dataset anew.
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 
