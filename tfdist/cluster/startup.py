@@ -70,7 +70,6 @@ def wait_for(
             # For one of them: the threads of the others continue meanwhile.
             answers[missing[0]].wait(_RETRY_SECONDS)
     finally:
-        # The threads of tasks that never answer must end, too.
         for probe in answers.values():
             probe.stop()
 

@@ -73,6 +73,7 @@ class Watchdog:
         self._raised = threading.Event()
         self._stopped = threading.Event()
         self._sentinel: Sentinel | None = None
+        # At least five looks within the timeout.
         self._interval = min(_LONGEST_INTERVAL, timeout / 5)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 

@@ -257,6 +257,7 @@ class PartitionedVariable:
         return self.layout.join_arrays(parts)
 
     def _check_is_not_reserved(self) -> None:
+        # A dense read would take the memory of all rows that are only reserved.
         if self.growth is not None:
             raise refusal_of(self.name)
 

@@ -56,6 +56,7 @@ class Shard:
         self._write = write
         self._index = HashTable(device)
         self._counts = HashTable(device) if isinstance(admission, CountFilter) else None
+        # TensorFlow's tables cannot find or insert an id in one operation.
         self._lock = Resource("MutexV2", device)
         self._state = Numbers(device, [1, 0, 0, 0, 0])
         # Not a constant of traced steps: what is restored may bring another.
