@@ -170,8 +170,7 @@ class Membership:
         self._joined = (os.getpid(), type(strategy).__name__)
         # Weakly, or this module would keep the strategy alive until the exit.
         self._strategy = weakref.ref(strategy)
-        # TensorFlow would tell servers that may be gone by then to delete its
-        # functions.
+        # By then servers may be gone that TensorFlow would have delete functions.
         atexit.register(_tf.keep_functions)
 
 
