@@ -50,6 +50,7 @@ class Keeper:
             yield None
             return
         group = self._group()
+        # Asked in any case: the other processes wait for this one's answer.
         keeps = self._options.directory is not None
         if len(set(group.gather_numbers([keeps])[:, 0].tolist())) > 1:
             raise ValueError(
@@ -60,6 +61,7 @@ class Keeper:
         if self._options.directory is None:
             yield None
             return
+        # By number: a program that is started again finds its n-th `fit` by it.
         directory = Path(self._options.directory, f"fit-{self._fits:03d}")
         self._fits += 1
         with contextlib.ExitStack() as stack:

@@ -101,6 +101,7 @@ class KeptFit(keras.callbacks.Callback):
         self._callbacks = callbacks
         self._epochs = epochs
         self._join = join
+        # Before `fit` begins, while callbacks have nothing but their settings.
         self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
         self._writer = BackgroundWriter()
         self._where = ""
@@ -166,6 +167,7 @@ class KeptFit(keras.callbacks.Callback):
         self._values = []
         restore_callbacks(self._callbacks, self._found)
         epoch = first_epoch(self._where, self._found, self._epochs)
+        # Keras's `fit` reads this after `on_train_begin`, in place of its argument.
         self.model._initial_epoch = self._epoch = epoch
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -215,6 +217,7 @@ class KeptFit(keras.callbacks.Callback):
             self._batches_before = data.taken
             return 0
         self._batches_before = found.position.batches_before
+        # By this count, 0 in a new process, Keras opens the dataset anew.
         epoch_iterator._steps_seen += self._batches_before
         return found.position.step
 

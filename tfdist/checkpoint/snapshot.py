@@ -100,6 +100,7 @@ class Snapshot:
     @classmethod
     def unpacked(cls, packed: bytes) -> "Snapshot":
         """Returns the snapshot that `packed` has packed, without the dataset's state."""
+        # `json.dumps` has written no newline, so the first one ends the text.
         text, _, rest = packed.partition(b"\n")
         state = json.loads(text)
         state["position"] = Position(**state["position"])
@@ -151,6 +152,7 @@ def _packed(matrix: np.ndarray) -> dict[str, Any]:
 def _unpacked(lengths: np.ndarray, joined: np.ndarray) -> np.ndarray:
     ends = np.cumsum(lengths)
     parts = [joined[end - n : end] for end, n in zip(ends, lengths.flat, strict=True)]
+    # `np.array` would choose the dtype `S`, which drops trailing null bytes.
     flat = np.empty(len(parts), object)
     flat[:] = [part.tobytes() for part in parts]
     return flat.reshape(lengths.shape)

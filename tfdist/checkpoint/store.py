@@ -205,6 +205,7 @@ def _seal(path: Path) -> None:
     manifest = path / MANIFEST
     manifest.write_text(json.dumps({"files": files}, indent=1))
     _flush(manifest)
+    # To flush a file does not flush its name, which its directory has.
     for directory in [path, *(each for each in path.rglob("*") if each.is_dir())]:
         _flush(directory)
 

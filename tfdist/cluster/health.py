@@ -21,6 +21,7 @@ _METHOD = "/tensorflow.WorkerService/GetStatus"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
+    # A server that comes back is seen in a second; gRPC pauses up to two minutes.
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
@@ -34,6 +35,7 @@ class Server:
 
     def ask(self, timeout: float) -> Any:
         """Sends a status call with a deadline in seconds, without waiting."""
+        # An empty request has no bytes, so this needs none of TensorFlow's messages.
         return self._status.future(b"", timeout=timeout)
 
     def close(self) -> None:
@@ -51,6 +53,7 @@ def problem_of(answer: Any) -> str | None:
         return NO_ANSWER
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return "is another kind of server"
+    # gRPC says this of a port whose program does not speak HTTP/2.
     if "SETTINGS frame" in (answer.details() or ""):
         return "answers, and is no TensorFlow server"
     return f"cannot be reached: {_short(answer.details())}"

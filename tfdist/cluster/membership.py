@@ -95,10 +95,12 @@ class _WithoutAbsent(tf.train.ClusterSpec):
 
     def as_cluster_def(self) -> Any:
         """Returns the cluster without the absent tasks, a `ClusterDef`."""
+        # A copy: TensorFlow returns the message that the spec itself keeps.
         present = copy.deepcopy(super().as_cluster_def())
         for job in present.job:
             for task in self._absent:
                 if task.job == job.name:
+                    # A map by index, so that the other tasks keep theirs.
                     job.tasks.pop(task.index, None)
         return present
 
@@ -166,7 +168,9 @@ class Membership:
     def joined(self, strategy: tf.distribute.Strategy) -> None:
         """Records the strategy that connected this process."""
         self._joined = (os.getpid(), type(strategy).__name__)
+        # Weakly, or this module would keep the strategy alive until the exit.
         self._strategy = weakref.ref(strategy)
+        # By then servers may be gone that TensorFlow would have delete functions.
         atexit.register(_tf.keep_functions)
 
 

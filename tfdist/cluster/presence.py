@@ -115,6 +115,7 @@ class Presence:
                 for task in self._servers
                 if task == joining or task not in self._away
             ]
+            # All, under the lock: since `rejoin` looked, another may have stopped.
             members = members_of(wanted, self._problems(wanted))
             if not members or not (joining is None or joining in members):
                 return False

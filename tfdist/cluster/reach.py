@@ -39,6 +39,8 @@ def have_workers_reach_ps(
         def receive() -> None:
             with tf.device(f"/job:worker/replica:0/task:{worker.index}/device:CPU:0"):
                 for each in concrete():
+                    # A remote tensor is only a handle: to fetch it shows that its value
+                    # has arrived.
                     each.numpy()
 
         def is_here() -> bool:
@@ -47,6 +49,7 @@ def have_workers_reach_ps(
         try_until_reached(str(worker), receive, is_here, timeout)
 
     with ThreadPoolExecutor(min(len(workers), _AT_ONCE) or 1) as pool:
+        # The list raises a worker's error, which `map` alone would keep to itself.
         list(pool.map(reach, workers))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 class Phase(enum.IntEnum):
     """What a worker's step is doing."""
 
+    # From 1: gates keep these numbers on a ps, where 0 is an idle worker.
     STARTING = 1
     COMPUTING = 2
     READY = 3
@@ -100,6 +101,7 @@ def check_consistency(policy: object) -> None:
     Raises:
         TypeError: If it lacks one of the two methods, or is a class.
     """
+    # A class has the methods too, and would pass the check below.
     if isinstance(policy, type):
         raise TypeError(
             f"consistency takes a policy, not a class: {policy.__name__}() in place of "

@@ -107,6 +107,7 @@ class Schedule:
         aggregated = self.state.aggregated | {step.worker}
         self.state = replace(self.state, aggregated=aggregated)
         enough = getattr(self.policy, "replicas_to_aggregate", 1)
+        # The gradients of a round are written by its update, so their steps end here.
         if enough == 1:
             self._change(step.worker, phase=Phase.WRITING)
         else:

@@ -54,6 +54,7 @@ def setting_of(policy: Any, num_workers: int) -> str:
         return f"{contract.BOUNDED}:{policy.max_staleness}"
     if isinstance(policy, Synchronous):
         backups = policy.backup_workers
+        # The default, or the number that `for_workers` has put in its place.
         if policy.replicas_to_aggregate in (None, num_workers - backups):
             return contract.SYNCHRONOUS + (f":{backups}" if backups else "")
     return repr(policy)

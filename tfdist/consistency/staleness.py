@@ -144,10 +144,12 @@ def _bins(maximum: int) -> list[tuple[int, int]]:
 
 
 def _mean(counts: np.ndarray) -> float:
+    # The last column has all that is above, too: then this is a lower bound.
     return float((counts * np.arange(len(counts))).sum() / max(counts.sum(), 1))
 
 
 def _maximum(counts: np.ndarray) -> int:
+    # The sum of one number, or of none where no step was counted.
     return int(np.flatnonzero(counts)[-1:].sum())
 
 

@@ -70,6 +70,7 @@ def events_of(
 def _event(name: str, worker: float, begin: float, end: float) -> dict[str, Any]:
     return {
         "name": name,
+        # Chrome's letter for an event with a duration; M, above, is for metadata.
         "ph": "X",
         "pid": int(worker),
         "tid": 0,

@@ -80,6 +80,7 @@ def renamed(definition: Any, suffix: str) -> list[Any]:
         each.gradient_func = names.get(each.gradient_func, each.gradient_func)
     for nodes in (definition.node, *(each.node_def for each in made)):
         for node in nodes:
+            # A node may call a function by having its name for a type.
             node.op = names.get(node.op, node.op)
             for function in function_attrs(node):
                 function.name = names.get(function.name, function.name)

@@ -22,6 +22,7 @@ class Activity:
         self._since: dict[int, float] = {}
         self._finished = dict.fromkeys(range(num_workers), 0)
         self._lost: set[int] = set()
+        # Without the lock, as `_calls`: only the main thread writes them.
         self._waiting: tuple[str, float] | None = None
         self._calls = 0
 

@@ -95,6 +95,7 @@ class PeerWatch:
                 refusals, answered = 0, time.monotonic()
                 continue
             silent = time.monotonic() - answered
+            # A stopped or slow peer exceeds the deadline; all else is a refusal.
             refusals += not isinstance(problem, tf.errors.DeadlineExceededError)
             if refusals < _REFUSALS and silent < self._timeout:
                 continue
@@ -176,6 +177,7 @@ def error_of_lost_ps(
     error: BaseException, servers: Mapping[tf_config.Task, str]
 ) -> PeerLostError | None:
     """Returns an error that names the lost ps, or None if every ps answers."""
+    # An error of the program must not wait for probes.
     if not isinstance(error, _OF_A_LOST_TASK):
         return None
     every_ps = {task: at for task, at in servers.items() if task.job == "ps"}

@@ -30,6 +30,8 @@ class Sentinel:
     def __init__(self, patience: float, second_look: float = _SECOND_LOOK) -> None:
         self._process = subprocess.Popen(
             [
+                # Without site-packages and PYTHON* variables, it starts quickly and
+                # runs nothing else.
                 *(sys.executable, "-S", "-E", __file__),
                 *map(str, (os.getpid(), patience, second_look)),
             ],
@@ -68,11 +70,15 @@ class Sentinel:
 
 def _watch(chief: int, patience: float, second_look: float) -> None:
     seen = None
+    # None waits for ever: before the first `tell`, and in a pause.
     while _hears(None if seen is None else patience) or _hears(second_look):
         told = os.read(0, _PIPE)
+        # The chief has closed the pipe, or has exited.
         if not told:
             return
+        # Several messages may have queued while this process was stopped.
         seen = json.loads(told.splitlines()[-1])
+    # The number of a chief that has exited may belong to another process by now.
     if os.getppid() == chief:
         print(
             f"tfdist: no thread of this program has run for {patience:g} s: TensorFlow "

@@ -169,6 +169,7 @@ class CoordinatorLog(logging.Filter):
         before, found, after = message.partition("Graph execution error")
         short = before + summary(found + after) if found else without_details(message)
         if short != message:
+            # Without arguments, or the handler would format the text again.
             record.msg, record.args = short, ()
         return True
 

@@ -73,6 +73,7 @@ class Watchdog:
         self._raised = threading.Event()
         self._stopped = threading.Event()
         self._sentinel: Sentinel | None = None
+        # At least five looks within the timeout.
         self._interval = min(_LONGEST_INTERVAL, timeout / 5)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
@@ -84,6 +85,7 @@ class Watchdog:
         """Raises in the calling thread what the watchdog has found."""
         error, self._error = self._error, None
         if error is not None:
+            # `_raise` waits for this, and otherwise exits the process.
             self._raised.set()
             atexit.register(_end_in_time)
             raise error
@@ -121,6 +123,7 @@ class Watchdog:
             self._sentinel.pause()
 
     def _look(self) -> None:
+        # All are asked before any is waited for: deadlines run side by side.
         answers = {
             name: self._servers[name].ask(self._interval) for name in self._watched()
         }
@@ -192,6 +195,7 @@ class Watchdog:
         return lines + [f"  {name}: is away, and not waited for" for name in away]
 
     def _restart(self, found: Stall, text: str) -> None:
+        # No task to name, as with a slow pipeline: the chief itself is restarted.
         if not found.tasks:
             end_process(text, EXIT_RESTART, self._end)
             return
@@ -203,6 +207,7 @@ class Watchdog:
             return
         _log.warning("%s\nasking for %s to be started again", text, ", ".join(tasks))
         supervision.report_stalled(tasks, text)
+        # A new process gets its full timeout.
         for task in tasks:
             self._silent.pop(task, None)
         self._without_progress = 0.0
@@ -221,6 +226,7 @@ def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -
         f"the process with status {status}",
         file=sys.stderr,
     )
+    # `os._exit` flushes nothing.
     for handler in (*logging.getLogger().handlers, *_log.handlers):
         handler.flush()
     sys.stdout.flush()

@@ -38,6 +38,7 @@ class LastResort:
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
         """Marks a call of the main thread that needs all peers. Calls may nest."""
+        # A nested call is measured as part of the outer one.
         self._calls += not self._depth
         self._depth += 1
         self._is_called.set()

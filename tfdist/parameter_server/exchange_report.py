@@ -51,6 +51,7 @@ class Exchanges:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
+        # Dicts as sets of names: these keep the order.
         self._names: dict[str, dict[str, None]] = {}
         self._warned = False
 

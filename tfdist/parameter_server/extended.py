@@ -234,6 +234,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
                         group,
                     )
             return None
+        # A `NarrowComputation` has sent this gradient in half of its bits.
         if args and getattr(args[0], "dtype", var.dtype) == tf.bfloat16 != var.dtype:
             fn = widened_update(fn, var.dtype)
         if isinstance(var, PartitionedVariable):

@@ -54,9 +54,11 @@ def _fastest_copy(worker: str, elements: int) -> float:
         # A new one each time: TensorFlow keeps what it has copied.
         with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
             value = tf.fill([elements], 1.0)
+            # Waits until the ps has it, so that the copy alone is timed.
             value[0].numpy()
         began = time.perf_counter()
         with tf.device(worker):
+            # One element comes here, and all have to reach the worker for it.
             tf.identity(value)[0].numpy()
         seconds.append(time.perf_counter() - began)
     return min(seconds)

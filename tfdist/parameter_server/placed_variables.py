@@ -58,6 +58,7 @@ class PlacedVariables:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = being_created().request
         if request.on_every_ps:
+            # `GrowingLayer` asks for a multiple of the number of ps.
             rows = [spec.shape[0] // self._num_ps] * self._num_ps
             return layout_of(Partition.of_sizes(0, rows, range(self._num_ps)), DIV)
         if isinstance(self.placement, PartitioningPlacement):

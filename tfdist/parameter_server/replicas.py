@@ -59,6 +59,7 @@ def replicas_of(
     for name in devices:
         # The cluster has the devices of the ps and of this process, too.
         if found := _DEVICE.fullmatch(name):
+            # Any device counts its worker in: one that has none of the kind counts 0.
             index, is_one = int(found[1]), found[2] == kind
             counts[index] = counts.get(index, 0) + is_one
     numbers = set(counts.values())

@@ -67,6 +67,7 @@ def settings_of(
         check_placement(placement)
     exchange = Every() if exchange is None else exchange
     check_exchange(exchange)
+    # Before the launcher's policy takes the place of None.
     asks = consistency is not None
     if consistency is None:
         consistency = policy_of_environment(os.environ)

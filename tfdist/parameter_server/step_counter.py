@@ -36,6 +36,7 @@ class StepCounter:
         Raises:
             tf.errors.OpError: While a worker is down that must not be.
         """
+        # A worker creates its counter on first use: before, there is nothing to read.
         if not self._has_counted:
             return WorkerReport((0,) * self._num_workers)
         steps = [0] * self._num_workers

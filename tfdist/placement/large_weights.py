@@ -70,6 +70,7 @@ def partitioner_for(
     enough = [axis for axis in axes if weight.shape[axis] >= _LEAST_INDICES * shards]
     if not enough:
         return None
+    # Half, so that a weight just at the threshold makes two shards.
     least = int(LEAST_SECONDS / 2 / seconds_per_byte)
     return functools.partial(
         MinSizePartitioner(least, max_shards=shards), axis=enough[0]

@@ -65,6 +65,7 @@ class LinkUse:
             return ""
         ways = []
         if self.may_narrow:
+            # Half of the bits, and one exchange in `STEPS`: time goes by bytes.
             ways.append(('wire_dtype="bfloat16"', share / 2))
         if self.may_merge:
             ways.append((f"exchange=tfdist.Every({STEPS})", share * (1 - 1 / STEPS)))

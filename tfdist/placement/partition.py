@@ -83,6 +83,7 @@ class Partition:
             PartitionError: If the numbers of ps and sizes differ, or a size is
                 below 1.
         """
+        # Either may be an iterator, which can be read only once.
         sizes, ps = tuple(sizes), tuple(ps)
         if len(sizes) != len(ps):
             raise PartitionError(f"{len(sizes)} shards are on {len(ps)} ps: {ps}")

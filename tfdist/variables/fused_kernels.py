@@ -57,6 +57,7 @@ def kernel_for(optimizer: Any, dtype: str) -> Kernel | None:
     """Returns the kernel of one of Keras's own optimizers, not a derived one, or None."""
     rule = RULES.get(type(optimizer).__name__)
     kernel = rule(optimizer) if rule and dtype in DTYPES else None
+    # `fused_update` makes constants of these, which a variable or a schedule is not.
     if kernel is None or not all(isinstance(n, Real) for n in kernel.numbers.values()):
         return None
     decays = (float(kernel.numbers[name]) for name in kernel.decays)
@@ -109,6 +110,7 @@ def _adamax(optimizer: Any) -> Kernel:
             "beta2": optimizer.beta_2,
             "epsilon": optimizer.epsilon,
         },
+        # The kernel multiplies by beta2 and subtracts only beta1 from 1.
         decays=("beta1",),
         powers={"beta1_power": optimizer.beta_1},
     )
@@ -173,6 +175,7 @@ def _ftrl(optimizer: Any) -> Kernel | None:
 RULES: Mapping[str, Callable[[Any], Kernel | None]] = {
     "SGD": _sgd,
     "Adam": _adam,
+    # Keras decays the weights before the update, apart from it.
     "AdamW": _adam,
     "Adamax": _adamax,
     "RMSprop": _rmsprop,

@@ -71,6 +71,7 @@ def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bo
         **kernel.flags,
         use_locking=True,
     )
+    # The operation went past the variables' methods, which do this when they write.
     for written in (weight, *wholes.values()):
         written.invalidate_read()
     return True

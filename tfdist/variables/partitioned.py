@@ -161,6 +161,7 @@ class PartitionedVariable:
             return self.layout.join(values), self.changes.split_gradient
 
         values = [shard.read_value() for shard in self._shards]
+        # So `join_gradients` gives the gradient of the whole back as it is.
         return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
@@ -256,6 +257,7 @@ class PartitionedVariable:
         return self.layout.join_arrays(parts)
 
     def _check_is_not_reserved(self) -> None:
+        # A dense read would take the memory of all rows that are only reserved.
         if self.growth is not None:
             raise refusal_of(self.name)
 

@@ -46,12 +46,14 @@ def _destroy_later(handle: tf.Tensor, device: str) -> None:
 
 
 def _destroy() -> None:
+    # On the shared executor, what a ps does not answer holds up all threads.
     with _tf.executor_scope(_tf.new_executor()):
         while True:
             handle, device = _unused.get()
             # A ps that cannot be reached has lost it anyway.
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
                 tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            # While this thread waits for the next one, it must not keep the last.
             del handle
 
 
@@ -124,6 +126,7 @@ class Numbers(Resource):
     def add_at(self, index: tf.Tensor, values: tf.Tensor) -> tf.Operation:
         """Adds to some of them."""
         with tf.device(self.device):
+            # ResourceScatterAdd takes the lock shared, and loses additions.
             return tf.raw_ops.ResourceScatterNdAdd(
                 ref=self.handle,
                 indices=tf.expand_dims(index, -1),

@@ -69,6 +69,7 @@ class ShardChanges:
         if isinstance(delta, PartitionedSlices):
             return list(delta.shards)
         owner, parts = getattr(delta, _PARTS, (None, ()))
+        # The parts of another variable's change may have other shards.
         if owner is self:
             return list(parts)
         if not isinstance(delta, tf.IndexedSlices):

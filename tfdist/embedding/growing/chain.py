@@ -165,6 +165,7 @@ def read_export(
         for path, about in export.tables.items():
             rows = found.setdefault(path, {})
             removed, parts = _files(folder, about)
+            # Removed first: an id may have lost its row and got another one since.
             for gone in removed.tolist():
                 rows.pop(gone, None)
             for ids, values in parts:

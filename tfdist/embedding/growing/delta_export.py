@@ -141,6 +141,7 @@ class DeltaExport(keras.callbacks.Callback):
         parent = self._last
         if parent and len(chain.chain_to(parent.number, there)) >= self._longest:
             parent = None
+        # Before rows are read: what is touched after this is in the next export, too.
         now = {path: layer.table.now() for path, layer in self._tables().items()}
         number = max(there, default=0) + 1
         # What a process that was killed has left goes, too.
@@ -149,6 +150,7 @@ class DeltaExport(keras.callbacks.Callback):
         unfinished.mkdir(parents=True)
         tables = {}
         for index, (path, layer) in enumerate(self._tables().items()):
+            # For a full export too, which needs none: the next delta counts from here.
             removed = layer.table.taken_removed()
             if parent is None:
                 removed, files = removed[:0], layer.table.export(_CHUNK)
@@ -162,9 +164,11 @@ class DeltaExport(keras.callbacks.Callback):
             tables[path] = {"index": index, "rows": rows, "removed": len(removed)}
         export = chain.Export(number, parent.number if parent else None, tables)
         (unfinished / chain.MANIFEST).write_text(chain.as_json(export))
+        # Readers look for the name alone, so a folder has it only once it is complete.
         folder = unfinished.rename(self._directory / export.folder)
         self._last = _Written(number, time.monotonic(), now)
         self._newest = _Newest(number)
+        # After the new one is there: whenever this process ends, a chain is whole.
         for each in chain.superfluous(chain.written(self._directory), self._keep):
             shutil.rmtree(self._directory / each.folder)
         return folder

@@ -44,6 +44,7 @@ def frozen(
     def copy_of(layer: keras.Layer) -> keras.Layer:
         copy = type(layer).from_config(layer.get_config())
         if isinstance(layer, GrowingLayer):
+            # Before it is called, which would reserve a table for it.
             copy.freeze(
                 SortedTable(*_kept(layer, min_count, max_rows), layer.output_dim)
             )
@@ -58,6 +59,7 @@ def frozen(
                 f"{each.name} is within a layer that is no functional or sequential "
                 "model, of which frozen cannot make a copy: call it in the model itself"
             )
+    # Only now: `clone_model` has called the copies, and so built them.
     for layer, its_copy in pairs:
         if layer.weights:
             its_copy.set_weights(layer.get_weights())

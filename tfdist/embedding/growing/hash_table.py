@@ -17,6 +17,7 @@ class HashTable(Resource):
 
     def __init__(self, device: str) -> None:
         super().__init__(
+            # Not MutableDenseHashTableV2, which may store a key twice after removals.
             "MutableHashTableV2",
             device,
             use_node_name_sharing=False,

@@ -39,12 +39,14 @@ def bounds_of(shard: int, num_shards: int) -> tuple[int, int]:
 
 def owners_of(ids: tf.Tensor, num_shards: int) -> tf.Tensor:
     """Returns the shard that has each id, int32: each has neighbouring buckets."""
+    # The inverse of `bounds_of`, which rounds up.
     return buckets_of(ids) * num_shards // BUCKETS
 
 
 def numbers_of(ids: tf.Tensor, width: int, seed: int | tf.Tensor) -> tf.Tensor:
     """Returns uint64 numbers `[n, width]` that depend on seed, id and column alone."""
     seed = _number(seed) if isinstance(seed, int) else tf.bitcast(seed, tf.uint64)
+    # With `ids ^ seed` alone, two near seeds would give near ids the same numbers.
     of_ids = mixed(mixed(ids) ^ seed)
     columns = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return mixed(of_ids[:, tf.newaxis] + tf.constant(columns))

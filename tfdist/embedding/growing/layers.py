@@ -124,6 +124,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         super().__init__(output_dim, *sizes, **kwargs)
         self.combiner = checks.combiner(combiner)
         self.padding = checks.padding(padding)
+        # In a graph, `int` would be given a symbolic tensor.
         with tf.init_scope():
             self._id_of_nothing = int(ids_of_strings(tf.constant("")))
 

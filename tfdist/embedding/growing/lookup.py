@@ -79,6 +79,7 @@ def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tenso
     def rows_of(handle: tf.Tensor) -> Any:
         with at(device):
             rows = shard.find_or_create(ids) if creates else shard.find(ids)
+            # Not `part.sparse_read`: its gradient would need an argument `variables`.
             values = tf.raw_ops.ResourceGather(
                 resource=handle, indices=rows, dtype=part.dtype
             )

@@ -119,9 +119,11 @@ class _Saveable(_tf.SaveableObject):
         """Numbers the rows anew, in their order."""
         kinds = len(self._kinds())
         with tf.device(self._part.device):
+            # The specs have all kinds of one bucket, then those of the next.
             rows, *known = [
                 tf.concat(restored_tensors[kind::kinds], 0) for kind in range(kinds)
             ]
+            # Row 0 is that of absent ids.
             numbers = tf.range(1, tf.shape(rows, tf.int64)[0] + 1)
             if self._origin is None:
                 with tf.control_dependencies(self._fits(rows)):
@@ -136,6 +138,7 @@ class _Saveable(_tf.SaveableObject):
             checked = [*self._fits(rows), *self._origin.checks(origin, self._name)]
             with tf.control_dependencies(checked):
                 written = set_rows(self._part.handle, numbers, rows)
+            # In eager mode, an operation without a result is None.
             with tf.control_dependencies([written] if written is not None else []):
                 self._shard.origin.set(origin)
                 return self._shard.restore(

@@ -56,6 +56,7 @@ class Shard:
         self._write = write
         self._index = HashTable(device)
         self._counts = HashTable(device) if isinstance(admission, CountFilter) else None
+        # TensorFlow's tables cannot find or insert an id in one operation.
         self._lock = Resource("MutexV2", device)
         self._state = Numbers(device, [1, 0, 0, 0, 0])
         # Not a constant of traced steps: what is restored may bring another.
@@ -130,6 +131,7 @@ class Shard:
             is_there = tf.not_equal(rows, ABSENT)
             ids, rows = tf.boolean_mask(ids, is_there), tf.boolean_mask(rows, is_there)
             count = tf.size(ids, tf.int64)
+            # Out of the index first: no lookup may find a row that is free already.
             with tf.control_dependencies([self._index.remove(ids)]):
                 done = [
                     self._state.add(tf.stack([0, count * self._reuses, 0, 0, count]))

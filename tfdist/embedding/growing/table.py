@@ -140,6 +140,7 @@ class GrowingTable:
 
     def load(self, ids: np.ndarray, rows: np.ndarray) -> int:
         """Replaces the table; returns for how many ids there was no room."""
+        # A list, since rows are removed while it is read.
         for old, _ in list(self.export(len(ids) + 1)):
             self.remove(old)
         self._loaded = ids
@@ -292,6 +293,7 @@ class GrowingTable:
             norms = tf.norm(tf.cast(self._gathered(part, numbers), tf.float32), axis=1)
             seen, count = shard.known(numbers)
             known = Known(shard.now() - seen.numpy(), count.numpy(), norms.numpy())
+            # Rules judge the count before it decays.
             shard.know(numbers, seen, count * decay_of(self._eviction))
             goes = np.zeros(len(ids), bool)
             for rule in self._eviction:

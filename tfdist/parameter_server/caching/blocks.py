@@ -107,6 +107,7 @@ class Block:
             exchange.max_age,
         )
         fetches = is_due | ~is_warm
+        # First: what uses one handle runs in the order of the trace.
         self._push(state, handles, own, is_due & is_warm, fetches)
         # Before the value: a change that comes between them is counted once more, not missed.
         counted = counts.read()

@@ -168,6 +168,7 @@ class CachedSteps:
             block.refresh(state, handles, rate, self._exchange)
             for block, state in zip(self._blocks, states, strict=True)
         ]
+        # In the order of `LocalSteps`: blocks are in that of their names.
         values: list[Any] = [None] * len(self._local.variables)
         for block, state in zip(self._blocks, states, strict=True):
             values[block.weight] = state.value

@@ -145,6 +145,7 @@ class Table:
         fetched: tf.Tensor | None = None,
     ) -> None:
         """Adds the worker's changes of some rows on the ps, and counts."""
+        # What is due by its age alone has nothing to send.
         is_due &= own != 0
         pushed, changes = tf.boolean_mask(rows, is_due), tf.boolean_mask(change, is_due)
         norms = tf.boolean_mask(own, is_due)
@@ -186,6 +187,7 @@ def tables_of(
             is_table(variable)
             and lookups.get(placeholder) is not None
             and lookups[placeholder].ids
+            # Its slots stay with it, so the step must use them by rows alone, too.
             and all(of_slot in lookups for _, of_slot in slots)
         ):
             counts, moves = _counts_of(variable)

@@ -70,6 +70,7 @@ class Kept:
     def forget(self, handles: Sequence[tf.Tensor]) -> None:
         """Frees the tensors, so that the next function begins anew."""
         for handle in handles:
+            # A worker that has come back has none.
             tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 

@@ -119,6 +119,7 @@ class Checkpoints:
         if self._progress.feed.worker_input is not None:
             # The worker read these batches itself, so the chief does not have them.
             return dataclasses.replace(snapshot, position=position)
+        # Late ones first: they were taken before what has only been read ahead.
         rows = [argument.numpy() for argument, _ in late]
         if snapshot.put_back is not None:
             rows.append(snapshot.put_back)
@@ -172,6 +173,7 @@ class Checkpoints:
                 snapshot.write(path, self._write_data)
 
         has_read = self._write_variables.has_read
+        # Before the writer starts, which sets it.
         has_read.clear()
         self._writer.start(write, f"a checkpoint in {self._store.directory}")
         with self._in_flight.waiting():

@@ -124,6 +124,7 @@ class ResumableFit(keras.callbacks.Callback):
     def find_checkpoint(self) -> None:
         """Looks for a checkpoint before the other callbacks begin."""
         self._found = self._store.whole()
+        # A generator: older ones are checked only if this one cannot be read.
         self._first = next(self._found, None)
         if self._first:
             append_to_logs(self._callbacks)
@@ -155,6 +156,7 @@ class ResumableFit(keras.callbacks.Callback):
                 check_model(path, snapshot, self.model)
                 has_begun = True
                 variables.read(path, **groups)
+            # Before what follows: these are a ValueError and OpErrors, too.
             except (CheckpointMismatchError, *_LOST_PS_ERRORS):
                 raise
             except tf.errors.InvalidArgumentError as error:
@@ -226,6 +228,7 @@ class ResumableFit(keras.callbacks.Callback):
                 snapshot.put_back,
                 snapshot.is_by_lease,
             )
+            # By this count, 0 in a new process, Keras opens the dataset anew.
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 

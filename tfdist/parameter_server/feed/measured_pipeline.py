@@ -92,6 +92,7 @@ def _timed(leased: LeasedDataset, stage: int) -> Any:
     def timed(*leases: tuple[tf.Tensor, ...]) -> tf.Tensor:
         began = tf.timestamp()
         with tf.control_dependencies([began]):
+            # The reads wait for the clock, and below the clock for the reads.
             after = [[tf.identity(part) for part in lease] for lease in leases]
         done = [each for lease in after for each in pipeline.read(lease)]
         with tf.control_dependencies(done):

@@ -84,6 +84,7 @@ class ChiefBatches(Source):
         row = argument[step]
         specs = tensor_specs(self.row_structure)
         of_row = [_parsed(row[i], spec) for i, spec in enumerate(specs)]
+        # One ticket at most, the last string of the row.
         return self.read(of_row) + [_parsed(row[-1], spec) for spec in tickets]
 
     def read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:

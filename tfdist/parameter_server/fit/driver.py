@@ -262,6 +262,7 @@ class ParameterServerDriver(DefaultDriver):
 
     def note_step(self, traced: WorkerFunction) -> None:
         """Takes note of the last step that was traced to train a model."""
+        # Weakly: the strategy must not keep the step of a model that is gone.
         self._traced = weakref.ref(traced)
 
     def traffic(self) -> Traffic | None:
@@ -279,6 +280,7 @@ class ParameterServerDriver(DefaultDriver):
         policy, wire_dtype = self.strategy.consistency, self.strategy.wire_dtype
         return LinkUse(
             traffic,
+            # Of all replicas, a step finishes every `seconds`.
             seconds * self.strategy.num_replicas,
             may_narrow=not wire_dtype and go_together(policy, Every(), "bfloat16"),
             may_merge=go_together(policy, Every(STEPS), wire_dtype),

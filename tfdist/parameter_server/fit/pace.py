@@ -115,6 +115,7 @@ class Pace:
     def _takes(self, size: int, seconds: float, limits: tuple[float, float]) -> bool:
         """Whether a message of a size takes longer than a limit."""
         steps = self._sizes[size]
+        # A message of one exchange has the second limit.
         return steps * seconds > limits[steps <= self._exchange]
 
     def _larger(self, seconds: float, finished: int) -> int:

@@ -36,6 +36,7 @@ class OpenGate(Gate):
         result = step()
         pulled, pushed = self._meter.times_on_worker(scope)
         with tf.name_scope(scope), tf.device(self.device):
+            # `order_reads_and_writes` adds the writes to what this waits for.
             with tf.control_dependencies([before, started]):
                 has_written = tf.no_op()
             with tf.control_dependencies([has_written]):

@@ -127,6 +127,7 @@ def _most_new(
     room_of_new: tf.Tensor, room: tf.Tensor, margin: tf.Tensor, is_active: tf.Tensor
 ) -> tf.Tensor:
     """Returns how many steps may start now, all with the same room."""
+    # These may write after the new ones, and lose room by them; others write before.
     has_no_less = is_active & (room >= room_of_new)
     of_others = tf.reduce_min(tf.where(has_no_less, margin, tf.int64.max))
     before = _count(is_active & (room <= room_of_new))

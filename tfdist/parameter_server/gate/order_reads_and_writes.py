@@ -79,6 +79,7 @@ def _gradients(
     # it.
     if not ready:
         ready = [op for op in _inputs(writes) if tasks[op.name] == WORKER]
+    # To wait, before a write, for what depends on it would be a circle.
     yield from (op for op in ready if op not in written and not turn.has(op))
 
 

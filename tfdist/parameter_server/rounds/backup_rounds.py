@@ -96,6 +96,7 @@ class LeadTurnstile(Turnstile):
             )
             is_open = self._is_open.read()[0]
         here = tf.cast(joined == current, tf.int64)
+        # A step whose gradient counts no longer runs, so none is counted twice.
         under_way = so_far + tf.reduce_sum(here * runs)
         is_new = tf.gather(joined, worker) != current
         is_first = is_new & (under_way < self._started)

@@ -159,6 +159,7 @@ class Rounds:
 
     @property
     def _update_graph(self) -> StepGraph:
+        # Under 0, which is no number of rounds.
         if 0 not in self._updates:
             self._updates[0] = StepGraph(
                 self._strategy,

@@ -186,6 +186,7 @@ def _pairs(contribution: Contribution) -> list[tuple[Any, Any]]:
 
 
 def _times(gradient: Any, weight: tf.Tensor) -> Any:
+    # A gradient is a mean over its batch; times its examples, it can be added up.
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values * tf.cast(weight, gradient.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -132,6 +132,7 @@ class Turnstile:
             was_counted = self._counted.at(place) == batch
             counted_in = tf.where(was_counted, self._counted_in.at(place), -1)
         adds = counts(current, so_far) & ~was_counted
+        # The lock covers the writes only if these wait for what was read under it.
         with tf.control_dependencies([adds, counted_in]):
             number = tf.cast(adds, tf.int64)
             at = tf.reshape(place, [1])[:number]

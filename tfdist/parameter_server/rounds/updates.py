@@ -150,5 +150,6 @@ def _close(state: _State, cancellation: Any) -> None:
     state.updates.put(None)
     cancellation.start_cancel()
     thread = state.thread
+    # The garbage collector may run in that thread, which cannot join itself.
     if thread is not None and thread is not threading.current_thread():
         thread.join(_CLOSE_SECONDS)

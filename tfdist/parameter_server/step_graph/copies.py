@@ -104,6 +104,7 @@ def _has_state(node: Any, graph: Any) -> bool:
         return False
     definition = graph.op_def_for_type(node.op)
     shared = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
+    # Copies share the state behind a handle: only that of the operation itself counts.
     return bool(definition.is_stateful) and not any(
         each.type in shared or each.is_ref for each in definition.input_arg
     )

@@ -16,6 +16,7 @@ def reference(output: Output) -> str:
 
 def rewire(definition: Any, replaced: Mapping[str, str]) -> None:
     """Replaces inputs of a `NodeDef`, by "" to remove one; control inputs are `^name`."""
+    # `x` and `x:0` are the same output.
     inputs = [each.removesuffix(":0") for each in definition.input]
     inputs = [replaced.get(each, each) for each in inputs]
     definition.input[:] = [each for each in inputs if each]
@@ -70,6 +71,7 @@ class Builder:
 
     def concatenate(self, vectors: Sequence[str], dtype: tf.DType) -> str:
         """Adds what concatenates vectors."""
+        # ConcatV2 takes two at least.
         if len(vectors) == 1:
             return vectors[0]
         inputs = [*vectors, self.constant(0)]

@@ -121,6 +121,7 @@ class LocalSteps:
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]
+        # In the order of the names that `_fragment` was made with.
         given = [*batch, *captured, *values, *(ids[name] for name in self._ids)]
         made = self._fragment.add(given, [*results, *after], "step_0")
         outputs, values = made[: len(results)], made[len(results) :]

@@ -58,6 +58,7 @@ def lookups_of(
         if (
             all(op.type in _BY_ROW or _is_for_shape(op) for op in of_variable)
             and task_at(homes[name]) != WORKER
+            # With batch dimensions, an id is no row of the variable.
             and all(op.node_def.attr["batch_dims"].i == 0 for op in of_variable)
             and can_run_twice(each.op for each in ids)
         ):

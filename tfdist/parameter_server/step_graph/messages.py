@@ -85,6 +85,7 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
     placed: set[str] = set()
     order: list[Node] = []
     for node in by_name.values():
+        # Without recursion: the graph of a step may be deeper than Python's stack.
         stack = [(node, iter(_sources(node)))]
         while stack:
             current, sources = stack[-1]

@@ -97,6 +97,7 @@ class _Packing:
         ]
         seconds = [seconds_per_byte * self._bytes(each) for each in sent]
         waits = messages.in_turn(WORKER, sent, seconds, messages.in_order(self._nodes))
+        # Also what is only waited for: there must be an operation that receives it.
         takes_turns = {*waits, *waits.values()}
         arrived: dict[int, str] = {}
         made: list[Any] = []

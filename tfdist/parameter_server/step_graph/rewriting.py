@@ -148,6 +148,7 @@ class Rewriting:
         """Replaces a variable of the step by values."""
         value = state
         dtype, shape = _type_of(ops)
+        # In the order of the trace, in which TensorFlow runs what uses one variable.
         for op in ops:
             self._definitions[op.name].CopyFrom(_with_values(op, value, dtype))
             if op.type != _READ:

@@ -150,6 +150,7 @@ def _with_turn(
 def captures_of(function: Any) -> list[tf.Tensor]:
     """Captures what a function has captured, for the function being traced."""
     graph = tf.compat.v1.get_default_graph()
+    # An imported graph captures handles alone; this names their variables.
     for variable in function.graph.variables:
         graph.watch_variable(variable)
     return [graph.capture(each) for each in function.captured_inputs]

@@ -98,6 +98,7 @@ class BackupSteps(RoundSteps):
 
 def _ending_waits(rounds: BackupRounds) -> Callable[[], None]:
     """Returns what ends the waits of steps for rounds, while these exist."""
+    # Weakly: the thread of `Updates` holds this, and must not hold the rounds.
     reference = weakref.ref(rounds)
 
     def end() -> None:

@@ -147,6 +147,7 @@ class InFlight:
                 return
             _tf.wait_for_result(slow[0].output, min(left, _LONGEST_POLL_SECONDS))
             self._take_results()
+        # One that has outlasted its wait would hold up both.
         if not self._functions.under_way:
             self.collect()
             self.rounds.complete()

@@ -61,6 +61,7 @@ class MetricSums:
             zeros = [0.0] * (1 + sum(self._sizes))
             with tf.init_scope():
                 self._sums = Numbers(self._holders[0].device, zeros, self._dtype)
+        # The first number counts the steps.
         self._sums.add(tf.concat([tf.ones([1], self._dtype), *added], axis=0))
 
     def whole(self, logs: Any) -> Any:

@@ -154,6 +154,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
             lost = self._lost
             self._in_flight.join_functions()
             with self._lock:
+                # One more was lost during the wait: wait for all once more.
                 if lost != self._lost:
                     continue
                 if self._rounds is not None:
@@ -196,6 +197,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
                 rounds = next(split(rounds, 1, sorted({1, *traced})))
             many = rounds * of_round
             for share in range(of_round if rounds else 1):
+                # One batch of each round: batches are dealt out in turn.
                 taken = rows[share:many:of_round] if rounds else rows[:1]
                 self._send(source, taken, self._batch + share)
             rows = rows[many or 1 :]
@@ -234,6 +236,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         def note_round(vector: tf.Tensor) -> Callable[[], bool]:
             number = int(vector.numpy()[-1])
             if number < 0:
+                # It came before its round and did nothing: `_recover` sends it again.
                 self._early.append(message)
             else:
                 fate.missing -= 1

@@ -50,6 +50,7 @@ class SentFunction:
     def has_failed(self) -> bool:
         """Whether it has failed, and was not cancelled because another one had."""
         try:
+            # Only once it has ended: `get` would wait for it.
             _tf.wait_for_result(self.output, 0) and self.output.get()
         except tf.errors.CancelledError:
             return False

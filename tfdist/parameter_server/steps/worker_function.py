@@ -71,6 +71,7 @@ class WorkerFunction:
             strategy,
             run,
             specs,
+            # Otherwise `_exchanges` have it, around all steps that write at once.
             gate if alone else None,
             entered=entered,
             is_narrow=is_narrow,

@@ -201,6 +201,7 @@ class WorkerSteps:
                 structure,
                 lambda: WorkerFunction(
                     self._strategy,
+                    # Packed: each result of a function costs a message.
                     lambda batch: self._logs.pack(self._step(batch)),
                     structure,
                     gate,
