@@ -45,7 +45,7 @@ CONSISTENCY = "TFDIST_CONSISTENCY"
 """The policy of a `ParameterServerStrategy` that is given none, as text.
 
 It is `ASYNCHRONOUS`; `BOUNDED`, a colon and the bound; or `SYNCHRONOUS`, alone or with a
-colon and the number of backup workers, which may be `auto`.
+colon and the number of backup workers.
 """
 
 ASYNCHRONOUS, BOUNDED, SYNCHRONOUS = "asynchronous", "bounded", "synchronous"

@@ -1,11 +1,13 @@
 """What a checkpoint of a `fit` holds, and how another process continues from there."""
 
 import logging
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.plain import from_json
@@ -18,6 +20,20 @@ EXCLUDED_ATTRIBUTES = ("params", "_model", "min_delta")
 
 Keras sets the first two itself. `EarlyStopping` flips the sign of `min_delta` when training
 begins, so a restored value would be flipped twice.
+"""
+
+
+READ_ERRORS = (
+    tf.errors.OpError,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    zipfile.BadZipFile,
+)
+"""What reading a checkpoint raises if its files are damaged.
+
+A large file has no checksum in the manifest, so only its reader notices.
 """
 
 

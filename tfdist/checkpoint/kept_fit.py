@@ -6,7 +6,6 @@ for. One process reads and writes the checkpoints, and tells the others.
 
 import logging
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.fit_state import (
     EXCLUDED_ATTRIBUTES,
+    READ_ERRORS,
     append_to_logs,
     check_model,
     described,
@@ -36,14 +36,6 @@ _VALUES, _METRIC = "values.npz", "metric-"
 # How often the processes ask each other whether a checkpoint is due.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _DRAIN_SECONDS = 30.0
-_CORRUPTION_ERRORS = (
-    tf.errors.OpError,
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    zipfile.BadZipFile,
-)
 
 
 class Group(Protocol):
@@ -136,7 +128,7 @@ class KeptFit(keras.callbacks.Callback):
                 with np.load(path / _VALUES, allow_pickle=False) as values:
                     self._values = [values[each] for each in values.files]
                 return b"\n".join([str(path).encode(), Snapshot.packed(path)])
-            except _CORRUPTION_ERRORS as error:
+            except READ_ERRORS as error:
                 self._found = None
                 self._store.skip(path, str(error).partition("\n")[0])
         if self._store.has_corrupt:

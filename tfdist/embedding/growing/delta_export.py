@@ -141,6 +141,8 @@ class DeltaExport(keras.callbacks.Callback):
         parent = self._last
         if parent and len(chain.chain_to(parent.number, there)) >= self._longest:
             parent = None
+        # If writing fails, the ids that were removed are in no export: the next one is full.
+        self._last = None
         # Before rows are read: what is touched after this is in the next export, too.
         now = {path: layer.table.now() for path, layer in self._tables().items()}
         number = max(there, default=0) + 1

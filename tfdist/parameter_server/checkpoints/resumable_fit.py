@@ -17,6 +17,7 @@ from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.fit_state import (
     EXCLUDED_ATTRIBUTES,
+    READ_ERRORS,
     CheckpointMismatchError,
     append_to_logs,
     check_model,
@@ -44,7 +45,6 @@ _LOST_PS_ERRORS = (
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
 )
-_CORRUPTION_ERRORS = (tf.errors.OpError, OSError, ValueError, TypeError, KeyError)
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ class ResumableFit(keras.callbacks.Callback):
                 raise CheckpointMismatchError(
                     f"the checkpoint {path} is of another model: {_said_by(error)}"
                 ) from error
-            except _CORRUPTION_ERRORS as error:
+            except READ_ERRORS as error:
                 self._store.skip(path, reason(str(error)).partition("\n")[0])
                 path = next(self._found, None)
             else:
