@@ -342,6 +342,21 @@ def test_the_end_of_fit_is_exported(tmp_path):
     np.testing.assert_array_equal(rows, model.layers[0].lookup(ids))
 
 
+def test_after_an_export_that_failed_the_next_one_is_full(tmp_path, monkeypatch):
+    model = model_of(follow=True)
+    callback = tfdist.DeltaExport(tmp_path)
+    model.fit(X, Y, callbacks=[callback], verbose=0)
+    table = model.layers[0]
+    table.remove(X[0, :1])
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(np, "savez", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            callback.export()
+    callback.export()
+    ((ids, _),) = tfdist.read_export(tmp_path).values()
+    assert sorted(ids) == sorted(set(X.flat) - {X[0, 0]})
+
+
 def test_two_exports_do_not_share_a_directory(exports, tmp_path):
     other = tmp_path / "other"
     callbacks = [tfdist.DeltaExport(other), tfdist.DeltaExport(other)]
