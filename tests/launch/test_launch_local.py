@@ -291,7 +291,7 @@ def test_a_module_runs_as_python_runs_it(launcher, name):
 @pytest.mark.parametrize("options", [(), ("--checkpoint_dir=kept",)])
 def test_a_killed_task_starts_all_again_where_they_can_resume(launcher, options):
     script = launcher.script(
-        "import os, pathlib, signal\n"
+        "import os, pathlib, signal, time\n"
         "task = os.environ['TF_CONFIG'].partition('\"task\"')[2]\n"
         "mine = pathlib.Path(f'again-{int(\"1\" in task)}')\n"
         "is_again = mine.exists()\n"
@@ -299,7 +299,7 @@ def test_a_killed_task_starts_all_again_where_they_can_resume(launcher, options)
         "if '1' in task and not is_again:\n"
         # Else worker:0, started again, would take itself for the first.
         "    while not pathlib.Path('again-0').exists():\n"
-        f"        {SLEEP}\n"
+        "        time.sleep(0.01)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "while not is_again:\n"
         f"    {SLEEP}\n"
