@@ -144,9 +144,11 @@ def test_rules_are_one_several_or_none():
 NOT = {"nan": float("nan"), "text": "3", "none": None}
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, *NOT.values()])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**63, *NOT.values()])
 def test_no_count(value):
-    with pytest.raises(ValueError, match=r"a whole number of at least 1; received"):
+    with pytest.raises(
+        ValueError, match=r"a whole number of at least 1, and below 2\*\*63; received"
+    ):
         tfdist.CountFilter(value)
 
 

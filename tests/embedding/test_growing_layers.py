@@ -166,6 +166,7 @@ def test_weights_that_do_not_fit_are_refused(ids, weights):
     ("ids", "words"),
     [
         (tf.constant([1, 2]), r"a tensor \[batch, any\]"),
+        ({"a": tf.constant([[1]])}, "received a dict: call it once for each feature"),
         (tf.ragged.constant([[[1]], [[2, 3]]], dtype=tf.int64), "matrix"),
         (
             tf.SparseTensor([[1, 0], [0, 0]], tf.constant([1, 2], tf.int64), [2, 1]),
@@ -208,6 +209,7 @@ def test_ids_of_another_type_are_refused(options, ids, words):
         ({"max_rows": 1e6}, "whole number; received 1000000.0"),
         ({"output_dim": -1}, "output_dim must be .*; received -1"),
         ({"key_dtype": "int32"}, "int64 or string; received 'int32'"),
+        ({"dtype": "int32"}, "a floating one, .*received dtype='int32'"),
         ({"seed": 0.5}, "seed is a whole number of 63 bits, or None; received 0.5"),
         ({"combiner": "max"}, "one of mean, sqrtn, sum; received 'max'"),
         ({"padding": 0.5}, "a whole number such as -1; received 0.5"),

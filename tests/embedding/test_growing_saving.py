@@ -304,6 +304,15 @@ def test_exports_have_what_the_table_has(exports):
     assert (dict(zip(*first, strict=True))[ids[0]] != rows[0]).any()
 
 
+def another_method(path):
+    """As if a byte had flipped that says how a file of the archive is compressed."""
+    damaged = bytearray(path.read_bytes())
+    # In the directory at the end, and in front of the file itself.
+    for mark, offset in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
+        damaged[damaged.index(mark) + offset] = 99
+    path.write_bytes(damaged)
+
+
 def truncate(path):
     path.write_bytes(path.read_bytes()[:40])
 
@@ -319,6 +328,7 @@ def truncate(path):
         (os.unlink, "export-000002/0-removed.npz", "cannot be read: .*copy it again"),
         (os.unlink, "export-000002/manifest.json", "no whole manifest"),
         (truncate, "export-000001/0-0.npz", "cannot be read"),
+        (another_method, "export-000001/0-0.npz", "cannot be read.*compression method"),
         (truncate, "export-000002/manifest.json", "no whole manifest"),
         (
             shutil.rmtree,

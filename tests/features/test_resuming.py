@@ -393,6 +393,7 @@ def test_steps_per_epoch(strategy, program, killed):
     ("kind", "told"),
     [
         ("other_batches", "has 8 batches, and had 16"),
+        ("arrays", "has 8 batches, and had 16"),
         ("written_again", "has files that were written again"),
         ("same", None),
     ],
@@ -403,20 +404,26 @@ def test_data_that_is_another_within_an_epoch_is_told(
     path = make_directory("resumed") / "x.npy"
     np.save(path, np.zeros((128, 1), np.float32))
 
-    def main(*callbacks, batch=8):
+    def main(*callbacks, batch=8, rate=0.01):
         with strategy.scope():
             model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        dataset = from_source((path, path)).batch(batch)
-        model.fit(dataset, epochs=2, callbacks=list(callbacks), verbose=0)
+            model.compile(keras.optimizers.SGD(rate), "mse")
+        data = {"x": from_source((path, path)).batch(batch)}
+        if kind == "arrays":
+            data = {"x": np.load(path), "y": np.load(path), "batch_size": batch}
+        model.fit(**data, epochs=2, callbacks=list(callbacks), verbose=0)
 
     killed(main, [(1, 3)], at=(1, 6))
     if kind == "written_again":
         os.utime(path, ns=(0, 1))
     caplog.clear()
-    program(functools.partial(main, batch=16 if kind == "other_batches" else 8))
+    is_other = kind in ("other_batches", "arrays")
+    options = {"batch": 16, "rate": 0.5} if is_other else {}
+    program(functools.partial(main, **options))
     found = [each for each in caplog.messages if "the rest of this epoch" in each]
     assert [told in each for each in found] == ([True] if told else [])
+    rate = "the learning rate is 0.01, as in the checkpoint, and not the script's 0.5."
+    assert (rate in caplog.text) == is_other
 
 
 class Rows(keras.metrics.Metric):

@@ -29,8 +29,7 @@ class BackgroundWriter:
                 write()
             except Exception as error:
                 _log.warning(
-                    "%s was not written; training continues, and earlier "
-                    "checkpoints are kept: %s",
+                    "%s was not written: %s. Checkpoints that are there stay",
                     what,
                     reason(str(error)).partition("\n")[0],
                 )

@@ -123,3 +123,22 @@ def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
             position.step,
         )
     return epoch
+
+
+def rate_of(model: Any) -> float | None:
+    """Returns the learning rate of a model's optimizer; None if a schedule has it."""
+    for each in model.optimizer.variables:
+        if each.name == "learning_rate":
+            return float(each.numpy())
+    return None
+
+
+def tell_of_rate(model: Any, rate: float | None) -> None:
+    """Logs that the learning rate is that of a checkpoint, unless it is the script's too."""
+    if rate is not None and (now := rate_of(model)) != rate:
+        _log.warning(
+            "the learning rate is %g, as in the checkpoint, and not the script's %g. To "
+            "change it, set model.optimizer.learning_rate in on_epoch_begin of a callback",
+            now,
+            rate,
+        )

@@ -23,7 +23,9 @@ from tfdist.checkpoint.fit_state import (
     described,
     first_epoch,
     groups_of,
+    rate_of,
     restore_callbacks,
+    tell_of_rate,
 )
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
@@ -151,6 +153,7 @@ class KeptFit(keras.callbacks.Callback):
         if self._found is None:
             return
         check_model(self._where, self._found, self.model)
+        rate = rate_of(self.model)
         # The other processes get these from the chief, as at every start.
         for variable, value in zip(
             groups_of(self.model)["model"], self._values, strict=bool(self._values)
@@ -159,6 +162,7 @@ class KeptFit(keras.callbacks.Callback):
         self._values = []
         restore_callbacks(self._callbacks, self._found)
         epoch = first_epoch(self._where, self._found, self._epochs)
+        tell_of_rate(self.model, rate)
         # Keras's `fit` reads this after `on_train_begin`, in place of its argument.
         self.model._initial_epoch = self._epoch = epoch
 

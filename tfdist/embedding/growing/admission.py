@@ -22,10 +22,11 @@ class CountFilter:
 
     def __post_init__(self) -> None:
         is_count = isinstance(self.count, int) and not isinstance(self.count, bool)
-        if not is_count or self.count < 1:
+        if not is_count or not 1 <= self.count < 2**63:
             raise ValueError(
                 "CountFilter takes the number of batches in which an id is seen before "
-                f"it gets a row: a whole number of at least 1; received {self.count!r}"
+                "it gets a row: a whole number of at least 1, and below 2**63; received "
+                f"{self.count!r}"
             )
 
 

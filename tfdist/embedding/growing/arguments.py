@@ -75,6 +75,15 @@ def checked_sizes(layer: str, output_dim: int, max_rows: int | None) -> int:
     return max_rows
 
 
+def check_dtype(layer: str, dtype: str) -> None:
+    """Raises ValueError unless rows may be of a dtype."""
+    if not tf.as_dtype(dtype).is_floating:
+        raise ValueError(
+            f"the rows of {layer} are trained, so their dtype is a floating one, such as "
+            f"float32; received dtype={dtype!r}. For the type of ids, use key_dtype="
+        )
+
+
 def check_key_dtype(key_dtype: str) -> None:
     """Raises ValueError unless a table may have ids of this type."""
     if key_dtype not in ("int64", "string"):
@@ -94,8 +103,10 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
     is_on_ps = hasattr(strategy, "num_ps")
     # A strategy with a driver of its own trains a model in each of several processes, even
     # if it counts as one replica, as LocalUpdateStrategy does.
-    is_one_of_many = strategy.num_replicas_in_sync > 1 or hasattr(
-        strategy, "fit_driver"
+    is_one_of_many = (
+        strategy.num_replicas_in_sync > 1
+        or hasattr(strategy, "fit_driver")
+        or isinstance(strategy, tf.distribute.MirroredStrategy)  # Of one device.
     )
     if not is_on_ps and is_one_of_many:
         raise RefusalError(

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,17 @@ MANIFEST = "manifest.json"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
 _COPY = "If it was copied, copy it again: the folder is complete before it has its name"
+# Whichever a byte that has changed in an archive leads to.
+_READ_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _FOLDER = re.compile(r"export-\d{6}")
 
 
@@ -187,7 +199,7 @@ def _files(
         for name in sorted(folder.glob(f"{about['index']}-[0-9]*.npz")):
             with np.load(name) as file:
                 parts.append((file["ids"], file["rows"]))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except _READ_ERRORS as error:
         raise ChainError(f"{folder} cannot be read: {error}. {_COPY}") from error
     rows = sum(len(ids) for ids, _ in parts)
     if rows != about["rows"] or len(removed) != about["removed"]:

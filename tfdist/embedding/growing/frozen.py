@@ -1,6 +1,7 @@
 """Models whose tables have the rows of now, for files that load without tfdist."""
 
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import keras
@@ -38,7 +39,7 @@ def frozen(
             a growing layer is part of another that is no model, it is called within a
             strategy's scope, or rows are to be left out of a table that counts nothing.
     """
-    _check(model, max_rows)
+    _check(model, min_count, max_rows)
     pairs: list[tuple[keras.Layer, keras.Layer]] = []
 
     def copy_of(layer: keras.Layer) -> keras.Layer:
@@ -66,7 +67,7 @@ def frozen(
     return copy
 
 
-def _check(model: Any, max_rows: int | None) -> None:
+def _check(model: Any, min_count: float, max_rows: int | None) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "frozen takes a functional or sequential keras.Model; received "
@@ -75,6 +76,8 @@ def _check(model: Any, max_rows: int | None) -> None:
         )
     if max_rows is not None:
         checks.positive(max_rows=max_rows)
+    if not isinstance(min_count, Real) or not min_count >= 0:
+        raise ValueError(f"min_count is a number of at least 0; received {min_count!r}")
     if tf.distribute.has_strategy():
         raise ValueError(
             "frozen makes a model of this process: call it outside of strategy.scope()"
@@ -84,6 +87,8 @@ def _check(model: Any, max_rows: int | None) -> None:
             f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
             "as it is"
         )
+    if not model.built:
+        raise ValueError(f"{model.name} is not built yet: call it with ids first")
     if _tf.functional_of(model) is None:
         raise ValueError(
             f"frozen takes a functional or sequential model; {model.name} is of "

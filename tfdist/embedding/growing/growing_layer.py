@@ -54,6 +54,7 @@ class GrowingLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         max_rows = arguments.checked_sizes(name, output_dim, max_rows)
         arguments.check_key_dtype(key_dtype)
+        arguments.check_dtype(name, self.variable_dtype)
         is_drawn = seed is None
         if seed is None:
             # As Keras draws those of its initializers: `set_random_seed` repeats it, and

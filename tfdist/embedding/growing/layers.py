@@ -67,6 +67,10 @@ class DynamicEmbedding(GrowingLayer):
             training: Whether ids without a row get one; by default, if a tape records.
         """
         flat = tf.nest.flatten(inputs)
+        if not flat:
+            raise ValueError(
+                f"{self.path} takes at least one feature; received {inputs!r}"
+            )
         ids = [self._ids(_values(each)) for each in flat]
         sizes = [tf.size(each) for each in ids]
         together = tf.concat([tf.reshape(each, [-1]) for each in ids], 0)
@@ -138,10 +142,18 @@ class DynamicEmbeddingBag(GrowingLayer):
         self, inputs: Any, weights: Any = None, training: bool | None = None
     ) -> Any:
         """Looks up a batch of bags: `[batch, output_dim]`; zeros for a bag without ids."""
+        self._check_one_feature(inputs)
         bag = batch.bag(self._checked, *self._bags(inputs, weights), has_bounds=False)
         total = self.table.sum_bags(bag, self.combiner, self.creates(training))
         total.set_shape([inputs.shape[0], self.output_dim])
         return tf.cast(total, self.compute_dtype)
+
+    def _check_one_feature(self, inputs: Any) -> None:
+        if isinstance(inputs, (dict, list, tuple)):
+            raise TypeError(
+                f"{self.path} takes the bags of one feature, as a ragged, sparse or dense "
+                f"tensor; received a {type(inputs).__name__}: call it once for each feature"
+            )
 
     def _bags(self, inputs: Any, weights: Any) -> tuple[Any, Any]:
         """Returns ids as a ragged or sparse matrix, and their weights in its form."""
@@ -156,6 +168,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         self, inputs: Any, weights: Any = None, training: bool | None = None
     ) -> Any:
         """Returns the spec of the output: `[batch, output_dim]`."""
+        self._check_one_feature(inputs)
         self._check_spec(inputs)
         shape = (inputs.shape[0], self.output_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)

@@ -54,6 +54,16 @@ class Progress:
     feed: Feed | None = None
     batches_before: int = 0
 
+    @property
+    def data_size(self) -> int:
+        """How many batches an epoch's data has; negative if that is not known."""
+        assert self.feed
+        # Keras reads arrays by a dataset that does not say how long it is.
+        return max(
+            self.feed.size,
+            self.epoch_iterator.data_adapter.num_batches or self.feed.size,
+        )
+
 
 class Checkpoints:
     """Writes a checkpoint whenever one is due."""
@@ -160,7 +170,7 @@ class Checkpoints:
             feed.state() if position.batches else None,
             np.concatenate([row.numpy() for row in ahead]) if ahead else None,
             feed.is_by_lease,
-            feed.size,
+            self._progress.data_size,
             feed.files,
         )
 

@@ -23,7 +23,9 @@ from tfdist.checkpoint.fit_state import (
     check_model,
     first_epoch,
     groups_of,
+    rate_of,
     restore_callbacks,
+    tell_of_rate,
     with_history,
 )
 from tfdist.checkpoint.options import CheckpointOptions
@@ -139,12 +141,14 @@ class ResumableFit(keras.callbacks.Callback):
             self._progress,
             self._changes,
         )
+        rate = rate_of(self.model)
         self._restored = self._restore()
         if self._restored is None:
             return
         path, snapshot = self._restored
         restore_callbacks(self._callbacks, snapshot)
         epoch = first_epoch(path, snapshot, self._progress.epochs)
+        tell_of_rate(self.model, rate)
         self.model._initial_epoch = self._progress.epochs_done = epoch
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
@@ -221,11 +225,14 @@ class ResumableFit(keras.callbacks.Callback):
                 "checkpoints do not keep their positions in it"
             )
         elif position.batches:
-            _tell_of_other_data(snapshot, feed)
+            is_other = _is_other_data(snapshot, feed, self._progress.data_size)
+            # Batches that were read already may have another shape than these, and are part
+            # of the iterator's state too. Leases have none.
+            fits = snapshot.is_by_lease or not is_other
             feed.start_at(
                 position.batches,
-                snapshot.data,
-                snapshot.put_back,
+                snapshot.data if fits else None,
+                snapshot.put_back if fits else None,
                 snapshot.is_by_lease,
             )
             # By this count, 0 in a new process, Keras opens the dataset anew.
@@ -264,20 +271,21 @@ class ResumableFit(keras.callbacks.Callback):
             self._checkpoints.drain()
 
 
-def _tell_of_other_data(snapshot: Snapshot, feed: Feed) -> None:
-    """Warns if positions in the dataset of the checkpoint are others in this one."""
-    is_known = snapshot.data_size >= 0 <= feed.size
-    if is_known and snapshot.data_size != feed.size:
-        changed = f"has {feed.size:,} batches, and had {snapshot.data_size:,}"
+def _is_other_data(snapshot: Snapshot, feed: Feed, size: int) -> bool:
+    """Returns whether positions in the checkpoint's data are others in this; warns if so."""
+    is_known = snapshot.data_size >= 0 <= size
+    if is_known and snapshot.data_size != size:
+        changed = f"has {size:,} batches, and had {snapshot.data_size:,}"
     elif snapshot.data_files and feed.files and snapshot.data_files != feed.files:
         changed = "has files that were written again"
     else:
-        return
+        return False
     _log.warning(
         "the dataset %s when the checkpoint was written, within an epoch: the rest of this "
         "epoch may leave out examples, or use some again. The next epoch uses each once",
         changed,
     )
+    return True
 
 
 def _said_by(error: tf.errors.InvalidArgumentError) -> str:
