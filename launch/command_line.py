@@ -199,7 +199,7 @@ def check_checkpoint_dir(directory: str | None) -> None:
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(
             f"--checkpoint_dir={directory} is not writable: {existing} is not a "
-            "directory, or you lack permission to write to it"
+            "directory, you lack permission, or its file system is read-only"
         )
 
 
@@ -212,8 +212,8 @@ def check_output(path: str | None, flag: str) -> None:
         raise UsageError(f"--{flag}={path} is not a file: give the path of one")
     if not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise UsageError(
-            f"--{flag}={path} cannot be written: {directory} is not a directory, or you "
-            "lack permission to write to it"
+            f"--{flag}={path} cannot be written: {directory} is not a directory, you "
+            "lack permission, or its file system is read-only"
         )
 
 
