@@ -290,11 +290,8 @@ def main(argv: Sequence[str]) -> int:
     """Writes the document, or checks it; returns the exit status."""
     tables = markdown(pages.measured("growing"))
     page = pages.DOCS / "measured-embeddings.md"
-    return pages.publish(
-        page,
-        {"growing": f"\n{tables}\n{pages.recorded('growing')}\n"},
-        "--check" in argv,
-    )
+    sections = {"growing": f"\n{tables}\n{pages.recorded('growing')}\n"}
+    return pages.publish(page, sections, "--check" in argv)
 
 
 if __name__ == "__main__":

@@ -85,20 +85,15 @@ def recorded(*names: str) -> str:
         for part, (commit, date) in measured(name)["recorded"].items():
             parts = when.setdefault((commit, date), [])
             parts.append(name if part == WHOLE else part)
-    which = (
-        f": {'; '.join(parts)}" if len(when) > 1 else "" for parts in when.values()
-    )
-    return "".join(
-        f"Recorded at commit `{commit}` on {date}{parts}.\n"
-        for (commit, date), parts in zip(when, which, strict=True)
-    )
+    lines = []
+    for (commit, date), parts in when.items():
+        which = f": {'; '.join(parts)}" if len(when) > 1 else ""
+        lines.append(f"Recorded at commit `{commit}` on {date}{which}.\n")
+    return "".join(lines)
 
 
 def publish(
-    page: Path,
-    sections: Mapping[str, str],
-    is_check: bool,
-    plot: Plot | None = None,
+    page: Path, sections: Mapping[str, str], is_check: bool, plot: Plot | None = None
 ) -> int:
     """Writes a page and its plot, or checks them.
 

@@ -170,11 +170,7 @@ def main(argv: Sequence[str]) -> int:
     if every and not is_check:
         plot(every, PLOT)
         print(targets(every))
-    return pages.publish(
-        pages.DOCS / "peers.md",
-        {"numbers": page(every)},
-        is_check,
-    )
+    return pages.publish(pages.DOCS / "peers.md", {"numbers": page(every)}, is_check)
 
 
 if __name__ == "__main__":
