@@ -422,7 +422,7 @@ def test_data_that_is_another_within_an_epoch_is_told(
     program(functools.partial(main, **options))
     found = [each for each in caplog.messages if "the rest of this epoch" in each]
     assert [told in each for each in found] == ([True] if told else [])
-    rate = "the learning rate is 0.01, as in the checkpoint, and not the script's 0.5."
+    rate = "the learning rate is 0.01, as in the checkpoint, and not the script's 0.5,"
     assert (rate in caplog.text) == is_other
 
 

@@ -137,8 +137,8 @@ def tell_of_rate(model: Any, rate: float | None) -> None:
     """Logs that the learning rate is that of a checkpoint, unless it is the script's too."""
     if rate is not None and (now := rate_of(model)) != rate:
         _log.warning(
-            "the learning rate is %g, as in the checkpoint, and not the script's %g. To "
-            "change it, set model.optimizer.learning_rate in on_epoch_begin of a callback",
+            "the learning rate is %g, as in the checkpoint, and not the script's %g, unless "
+            "a callback sets model.optimizer.learning_rate in on_epoch_begin",
             now,
             rate,
         )

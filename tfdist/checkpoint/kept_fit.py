@@ -162,7 +162,8 @@ class KeptFit(keras.callbacks.Callback):
         self._values = []
         restore_callbacks(self._callbacks, self._found)
         epoch = first_epoch(self._where, self._found, self._epochs)
-        tell_of_rate(self.model, rate)
+        if epoch < self._epochs:
+            tell_of_rate(self.model, rate)
         # Keras's `fit` reads this after `on_train_begin`, in place of its argument.
         self.model._initial_epoch = self._epoch = epoch
 

@@ -148,7 +148,8 @@ class ResumableFit(keras.callbacks.Callback):
         path, snapshot = self._restored
         restore_callbacks(self._callbacks, snapshot)
         epoch = first_epoch(path, snapshot, self._progress.epochs)
-        tell_of_rate(self.model, rate)
+        if epoch < self._progress.epochs:
+            tell_of_rate(self.model, rate)
         self.model._initial_epoch = self._progress.epochs_done = epoch
 
     def _restore(self) -> tuple[Path, Snapshot] | None:
