@@ -122,21 +122,11 @@ def keep(
 
 def _commit() -> list[str]:
     """Returns the commit checked out, with a + if files were changed since, and the date."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    name, changed = (
-        subprocess.run(
-            [*git, *arguments], capture_output=True, text=True, check=True
-        ).stdout
-        for arguments in (
-            ["rev-parse", "--short=7", "HEAD"],
-            [
-                "status",
-                "--porcelain",
-                "--untracked-files=no",
-                "--",
-                ":/tfdist",
-                ":/launch",
-            ],
-        )
-    )
-    return [name.strip() + "+" * bool(changed), f"{datetime.date.today()}"]
+    name = _git("rev-parse", "--short=7", "HEAD").strip()
+    changed = _git("status", "--porcelain", "--", ":/tfdist", ":/launch")
+    return [name + "+" * bool(changed), f"{datetime.date.today()}"]
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

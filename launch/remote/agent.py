@@ -80,10 +80,9 @@ class Agent:
         # Orders may have come together with the request.
         self._take(b"")
         if problem := self._await_turn() or self._identify() or self._start():
+            # Nobody needs to hear why a task that was told to end did not start.
             self._code = 128 + signal.SIGTERM
-            if (
-                self._linked
-            ):  # Nobody needs to hear why a task that was ended did not start.
+            if self._linked:
                 os.write(1, f"launch: cannot start on {_host()}: {problem}\n".encode())
                 self._code = CANNOT_START
         while self._linked and self._code is None:

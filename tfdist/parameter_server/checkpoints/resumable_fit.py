@@ -141,7 +141,7 @@ class ResumableFit(keras.callbacks.Callback):
             self._progress,
             self._changes,
         )
-        rate = rate_of(self.model)
+        rate = rate_of(self.model) if self._first else None
         self._restored = self._restore()
         if self._restored is None:
             return
