@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import SampleCount, mlp
+from models import SampleCount, compiled, mlp
 
 import tfdist
 from tfdist.checkpoint import variables
@@ -301,7 +301,9 @@ def test_callbacks_go_on(strategy, regression, program, killed, tmp_path):
 
     def main(*callbacks):
         with strategy.scope():
-            model = mlp(optimizer=keras.optimizers.SGD(0.08))
+            # Of the best weights that `stop` holds, one is a NumPy scalar.
+            layers = keras.layers.Normalization(), keras.layers.Dense(1)
+            model = compiled(*layers, optimizer=keras.optimizers.SGD(0.08))
         mine = Mine()
         stop = keras.callbacks.EarlyStopping(
             "loss", patience=3, min_delta=1e9, restore_best_weights=True

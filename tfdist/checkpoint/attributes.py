@@ -5,11 +5,14 @@ This separates a callback's state from its settings without help from the callba
 other settings keeps the new settings.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.checkpoint.plain import NotPlainError, to_json
+from tfdist.checkpoint.plain import NotPlainError, UnkeptArrayError, to_json
+
+_log = logging.getLogger("tfdist")
 
 
 class Changes:
@@ -22,6 +25,7 @@ class Changes:
     def __init__(self, objects: Iterable[Any], ignored: Iterable[str] = ()) -> None:
         self._ignored = frozenset(ignored)
         self._objects = list(objects)
+        self._told: set[str] = set()
         self._first = [self._read(each) for each in self._objects]
 
     def state(self, arrays: dict[str, Any]) -> list[Any]:
@@ -46,15 +50,28 @@ class Changes:
             if name not in self._ignored:
                 try:
                     seen[name] = _Seen(to_json(value, arrays), list(arrays.values()))
+                except UnkeptArrayError as error:
+                    self._warn(f"{type(owner).__name__}.{name}", error)
                 # A model or a dataset is not state; a list may contain itself.
                 except (NotPlainError, RecursionError):
                     continue
         return seen
 
+    def _warn(self, attribute: str, why: UnkeptArrayError) -> None:
+        if attribute in self._told:
+            return
+        self._told.add(attribute)
+        _log.warning(
+            "checkpoints do not keep the attribute %s, which has %s: a fit that continues has "
+            "the value that the script gives it. Use an array of numbers, text or dates",
+            attribute,
+            why,
+        )
+
 
 @dataclass(eq=False)
 class _Seen:
-    """A value at one time. It holds the arrays, so that no new one reuses their ids."""
+    """A value at one time. It holds the arrays, so that no new one reuses their memory."""
 
     json: Any
     arrays: list[Any]
@@ -63,5 +80,10 @@ class _Seen:
         return (
             isinstance(other, _Seen)
             and self.json == other.json
-            and list(map(id, self.arrays)) == list(map(id, other.arrays))
+            and _places(self.arrays) == _places(other.arrays)
         )
+
+
+def _places(arrays: list[Any]) -> list[Any]:
+    # The memory and its layout: `to_json` makes a new view of an array at each call.
+    return [each.__array_interface__ for each in arrays]

@@ -9,31 +9,43 @@ from typing import Any
 import numpy as np
 
 _KIND = "__kind__"
+_EXTENSION = 2  # `isbuiltin` of the dtypes of ml_dtypes
 
 
 class NotPlainError(TypeError):
     """A value that is not made of numbers, strings, lists, tuples, dicts and arrays."""
 
 
+class UnkeptArrayError(NotPlainError):
+    """A NumPy array or scalar that cannot be written without pickle."""
+
+
 def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """Returns a value in a form that JSON can hold, with its arrays in `arrays`.
 
+    Arrays and NumPy scalars keep their dtypes and shapes.
+
     >>> arrays = {}
-    >>> to_json({"best": np.float32(0.5), "at": (1, 2)}, arrays)
-    {'best': 0.5, 'at': {'__kind__': 'tuple', 'value': [1, 2]}}
+    >>> to_json({"best": np.ones(3), "at": (1, 2)}, arrays)["at"]
+    {'__kind__': 'tuple', 'value': [1, 2]}
+    >>> arrays
+    {'0': array([1., 1., 1.])}
+    >>> to_json(np.float32(0.5), {})
+    {'__kind__': 'scalar', 'value': '0000003f', 'dtype': '<f4'}
 
     Raises:
-        NotPlainError: If the value contains anything else.
+        NotPlainError: If the value contains anything else; an UnkeptArrayError if that
+            is an array or a NumPy scalar.
     """
     # Exact types only: a subclass, such as an enum, would come back as its base class.
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.bool_ | np.integer | np.floating):
-        return value.item()
-    if type(value) is np.ndarray and value.dtype.kind in "biuf":
-        name = str(len(arrays))
-        arrays[name] = value
-        return {_KIND: "array", "value": name}
+    if type(value) is bytes:
+        return {_KIND: "bytes", "value": value.decode("latin-1")}
+    if isinstance(value, np.generic):
+        return _scalar_to_json(value)
+    if isinstance(value, np.ndarray):
+        return _array_to_json(value, arrays)
     if type(value) is list:
         return [to_json(each, arrays) for each in value]
     if type(value) is tuple:
@@ -48,18 +60,88 @@ def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     raise NotPlainError(f"{type(value).__name__} is not a plain value")
 
 
+def _scalar_to_json(value: np.generic) -> dict[str, Any]:
+    dtype = value.dtype
+    if type(value) in (np.str_, np.bytes_):  # `tobytes` would add or drop null bytes.
+        return {_KIND: "text", "value": to_json(value.item(), {})}
+    if (
+        type(value) is not dtype.type
+        or dtype.hasobject
+        or dtype.names
+        or not dtype.itemsize
+    ):
+        raise UnkeptArrayError(f"a scalar {type(value).__name__} of dtype {dtype}")
+    # Within the JSON: scalars that are equal must look equal to `Changes`.
+    name = dtype.name if dtype.isbuiltin == _EXTENSION else dtype.str
+    return {_KIND: "scalar", "value": value.tobytes().hex(), "dtype": name}
+
+
+def _array_to_json(value: np.ndarray, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    kind = f"an array {type(value).__name__} of dtype {value.dtype}"
+    if type(value) is not np.ndarray:
+        raise UnkeptArrayError(kind)
+    if value.dtype == object:
+        try:
+            inner = [to_json(each, arrays) for each in value.ravel()]
+        except NotPlainError as error:
+            raise UnkeptArrayError(f"{kind}: {error}") from None
+        return {_KIND: "objects", "value": inner, "shape": list(value.shape)}
+    extension = None
+    if value.dtype.isbuiltin == _EXTENSION:
+        # NumPy's files know bfloat16 and the like only as bytes.
+        extension = value.dtype.name
+        value = value.view(f"u{value.dtype.itemsize}")
+    elif value.dtype.hasobject or not _is_in_files(value.dtype):
+        raise UnkeptArrayError(kind)
+    name = str(len(arrays))
+    arrays[name] = value
+    return {_KIND: "array", "value": name, "dtype": extension}
+
+
+def _is_in_files(dtype: np.dtype) -> bool:
+    """Returns True if a file of NumPy gives the dtype back."""
+    return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
+
+
 def from_json(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Inverts `to_json`; NumPy scalars come back as Python numbers."""
+    """Inverts `to_json`."""
     if isinstance(value, list):
-        return [from_json(each, arrays) for each in value]
+        restored = [from_json(each, arrays) for each in value]
+        return _with_scalars(restored) if any(map(_is_older, value)) else restored
     if not isinstance(value, dict):
         return value
     kind = value.get(_KIND)
     inner: Any = value.get("value")
     if kind == "array":
-        return arrays[inner]
+        extension = value.get("dtype")
+        return arrays[inner].view(extension) if extension else arrays[inner]
+    if kind == "scalar":
+        return np.frombuffer(bytes.fromhex(inner), value["dtype"])[0]
+    if kind == "bytes":
+        return inner.encode("latin-1")
+    if kind == "text":
+        text = from_json(inner, arrays)
+        return np.str_(text) if isinstance(text, str) else np.bytes_(text)
+    if kind == "objects":
+        array = np.empty(len(inner), object)
+        for i, each in enumerate(inner):
+            array[i] = from_json(each, arrays)
+        return array.reshape(value["shape"])
     if kind == "tuple":
         return tuple(from_json(each, arrays) for each in inner)
     if kind == "dict":
         return {from_json(k, arrays): from_json(v, arrays) for k, v in inner}
     return {key: from_json(each, arrays) for key, each in value.items()}
+
+
+def _is_older(value: Any) -> bool:
+    """Returns True for an array in a checkpoint that tfdist 0.2.0 or older has written."""
+    return (
+        isinstance(value, dict) and value.get(_KIND) == "array" and "dtype" not in value
+    )
+
+
+def _with_scalars(values: list[Any]) -> list[Any]:
+    """Returns the weights of an older checkpoint, whose scalars are Python numbers."""
+    numbers = (bool, int, float)
+    return [np.asarray(v)[()] if type(v) in numbers else v for v in values]
