@@ -57,6 +57,32 @@ def test_gradient_accumulation(regression, as_in_the_table):
     )
 
 
+@pytest.mark.parameter_server
+def test_gradients_accumulated_by_hand(regression, refused):
+    class Accumulating(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            [gradient] = tape.gradient(loss, self.trainable_variables)
+            self.count.assign_add(1)
+            self.sums.assign_add(gradient)
+            is_full = keras.ops.cast(keras.ops.equal(self.count % 3, 0), "float32")
+            self.optimizer.apply([self.sums * is_full / 3], self.trainable_variables)
+            self.sums.assign(self.sums * (1 - is_full))
+            return {"loss": loss}
+
+    def build():
+        model = Accumulating([keras.Input((4,)), layers.Dense(1, use_bias=False)])
+        model.count = model.add_weight((), "zeros", "int32", trainable=False)
+        model.sums = model.add_weight((4, 1), "zeros", trainable=False, name="sums")
+        model.compile("sgd", "mse")
+        return model
+
+    words = "adds to .*sums, and also sets.*lost or counted twice.*larger batch"
+    refused(build, regression, words)
+
+
 @pytest.mark.feature(
     "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
 )

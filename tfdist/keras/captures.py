@@ -106,16 +106,16 @@ def _handle(value: Any) -> tf.Tensor | None:
 
 def _by_use(tensor: tf.Tensor, what: str) -> str:
     """Names a resource by the first operation of the step that uses it."""
-    for op in _uses(tensor):
+    for op in uses(tensor):
         return f"{what} that {op.type} uses{made_in(op, Author.PROGRAM)}"
     return what
 
 
-def _uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+def uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
     """Yields the operations that use a tensor, including those in called functions."""
     for op in tensor.consumers():
         inner = list(_tf.inputs_of_functions(op, tensor))
         if not inner:
             yield op
         for each in inner:
-            yield from _uses(each)
+            yield from uses(each)

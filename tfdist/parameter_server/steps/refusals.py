@@ -12,6 +12,7 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
+from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -185,6 +186,32 @@ def check_captures(function: Any, model: Any) -> None:
     if variables or others:
         why = _LOSES_UPDATES if variables else _ON_CHIEF_ONLY
         raise AsynchronousTrainingError(_outside(variables + others, why))
+
+
+def check_additions(function: Any, strategy: Any) -> None:
+    """Checks that workers do not set what others add to at the same time.
+
+    Raises:
+        AsynchronousTrainingError: If a step adds to a variable that is not trained, and
+            also sets it, on more than one worker.
+    """
+    if strategy.num_replicas == 1:
+        return
+    mixed = []
+    for outside, inside in function.graph.captures:
+        known = strategy.extended.placed.of_handles([outside])
+        is_state = bool(known) and not known[0][0].is_weight
+        if is_state and is_added_to_and_set(inside):
+            mixed.append(known[0][1])
+    if mixed:
+        raise AsynchronousTrainingError(
+            f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
+            "does to accumulate gradients by hand. Other workers add in between, so what "
+            "they add would be lost or counted twice. Use a larger batch. Or give the "
+            "optimizer gradient_accumulation_steps, under consistency="
+            "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with "
+            "one worker"
+        )
 
 
 def _outside(names: list[str], why: str) -> str:

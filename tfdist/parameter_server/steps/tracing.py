@@ -14,6 +14,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError,
+    check_additions,
     check_captures,
 )
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
@@ -25,13 +26,15 @@ def trace_for_workers(
     """Returns what `make` traces of a model, whose tables are on the workers by then.
 
     Raises:
-        AsynchronousTrainingError: If the step uses something that only the chief has.
+        AsynchronousTrainingError: If the step uses something that only the chief has, or
+            sets what other workers add to.
     """
     # Before the trace, which captures the tables that there are.
     _give_tables(model)
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
+    check_additions(function.step.function, model.distribute_strategy)
     return function
 
 
