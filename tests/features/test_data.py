@@ -222,12 +222,16 @@ def test_generator(fits_once, samples):
 
 
 @pytest.mark.feature("An endless Python generator with `steps_per_epoch`")
-def test_endless_generator(fits_once, samples):
+def test_endless_generator(fits_once, samples, model):
     def batches():
         while True:
             yield from map(Sequence(*samples).__getitem__, range(STEPS))
 
-    fits_once(batches(), steps_per_epoch=STEPS, epochs=3)
+    # In one process, Keras validates with the first two batches again in each epoch.
+    validation = {"validation_data": batches(), "validation_steps": STEPS // 3}
+    fits_once(batches(), steps_per_epoch=STEPS, epochs=3, **validation)
+    seen = model.history.history["val_seen"]
+    np.testing.assert_array_equal(np.sum(seen, axis=0), ONCE)
 
 
 @pytest.mark.feature("A generator for `evaluate` and `predict`")
