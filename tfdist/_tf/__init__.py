@@ -67,6 +67,7 @@ from tfdist._tf.execution import (
 from tfdist._tf.graphs import (
     add_control_inputs,
     add_functions,
+    clone_of,
     function,
     function_graph,
     has_custom_gradient,
