@@ -1,6 +1,7 @@
 """`MultiWorkerMirroredStrategy` with one worker, whose replicas are two CPU devices."""
 
 import functools
+import random
 import socket
 
 import keras
@@ -106,3 +107,51 @@ def test_a_traced_function_draws_what_the_seed_says(strategy):
     first = drawn()
     assert not np.array_equal(*first)
     np.testing.assert_array_equal(drawn(), first)
+
+
+ROWS = np.arange(64, dtype="float32")[:, None] / 64
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        rows = ROWS[4 * index : 4 * index + 4]
+        return rows, rows
+
+
+SHUFFLED = {
+    "arrays": lambda: {"x": ROWS, "y": ROWS, "batch_size": 4},
+    "dataset": lambda: {
+        "x": tf.data.Dataset.from_tensor_slices((ROWS, ROWS)).shuffle(64).batch(4)
+    },
+    "py_dataset": lambda: {"x": Batches(), "shuffle": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "set_seed"),
+    [
+        *((kind, keras.utils.set_random_seed) for kind in SHUFFLED),
+        ("arrays", tf.random.set_seed),
+        ("dataset", tf.random.set_seed),
+        ("py_dataset", random.seed),
+    ],
+)
+def test_a_seed_set_again_repeats_the_order_of_the_data(strategy, kind, set_seed):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.2), "mse")
+    start = [np.zeros((1, 1)), np.zeros(1)]
+
+    def weight_after_fit():
+        model.set_weights(start)
+        model.fit(**SHUFFLED[kind](), verbose=0)
+        return float(model.get_weights()[0][0, 0])
+
+    set_seed(7)
+    first, second = weight_after_fit(), weight_after_fit()
+    set_seed(7)
+    assert [weight_after_fit(), weight_after_fit()] == [first, second]
+    assert first != second

@@ -95,6 +95,7 @@ from tfdist._tf.keras_objects import (
     nodes_of,
     renew_index,
     seeded,
+    seeding,
     set_global_seed_generator,
     set_value,
     trainable_variables_of,
