@@ -21,6 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 import case_jobs  # noqa: E402
 import multi_worker_cases as cases  # noqa: E402
+from updates_in_run import UPDATES, after_three  # noqa: E402
 
 
 class Counted(tfdist.RingAllReduce):
@@ -137,6 +138,20 @@ def steps_in_a_loop(strategy):
     except ValueError as error:
         message = f"{type(error).__name__}: {error}"
     return {"message": message}
+
+
+@ring_case
+def functions(strategy):
+    """What `strategy.run` computes with a traced function, next to what it has to be."""
+    with strategy.scope():
+        keras.random.uniform([])  # Replicas draw from the generator that this makes.
+    found = {}
+    for name, update in UPDATES.items():
+        step, result, expected = update(strategy)
+        traced = tf.function(step)
+        run = lambda x: strategy.run(traced, args=(x,))  # noqa: B023, E731
+        found[name] = [after_three(run, result), expected(strategy.num_replicas)]
+    return found
 
 
 @ring_case

@@ -16,6 +16,7 @@ from tfdist.synchronous import ring
 
 from ..support import jobs
 from ..support.deadline import STARTUP_DEADLINE
+from .updates_in_run import UPDATES
 
 pytestmark = pytest.mark.cluster
 
@@ -98,6 +99,12 @@ def test_a_step_that_exchanges_within_a_loop_is_refused(found):
     assert message.startswith("NestedFunctionError: RingStrategy was to add up"), (
         message
     )
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_run_takes_a_traced_function(found, update):
+    result, expected = found("functions")[update]
+    assert result == expected
 
 
 def test_saved_models_load_without_the_strategy(found):

@@ -67,6 +67,7 @@ from tfdist._tf.execution import (
 from tfdist._tf.graphs import (
     add_control_inputs,
     add_functions,
+    clone_of,
     function,
     function_graph,
     has_custom_gradient,
@@ -94,6 +95,7 @@ from tfdist._tf.keras_objects import (
     nodes_of,
     renew_index,
     seeded,
+    seeding,
     set_global_seed_generator,
     set_value,
     trainable_variables_of,

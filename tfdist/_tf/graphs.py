@@ -26,6 +26,11 @@ def scratch_graph(name: str) -> tf.Graph:
     return tf.__internal__.FuncGraph(name)
 
 
+def clone_of(function: Any, python_function: Callable[..., Any]) -> Any:
+    """Returns a `tf.function` of another Python function, with the same options."""
+    return function._clone(python_function)
+
+
 def retrace_where_differs(key: Callable[[], Any]) -> None:
     """Has each `tf.function` keep the traces apart that are made under different keys.
 

@@ -103,6 +103,12 @@ def seeded(seed: int) -> Iterator[None]:
         eager._seed, eager._rng = kept
 
 
+def seeding() -> tuple[int | None, Any]:
+    """Returns TensorFlow's global seed, and an object that `tf.random.set_seed` renews."""
+    eager = context.context()
+    return eager._seed, getattr(eager, "_rng", None)
+
+
 def functional_of(model: keras.Model) -> Any:
     """Returns the functional model that a model calls, or None if its graph is unknown."""
     if isinstance(model, keras.Sequential):

@@ -6,7 +6,6 @@ that belongs to one worker from the start, such as its own files, is read unchan
 """
 
 import functools
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from tfdist.peers.shares import (
     without_end,
 )
 
-_draws = itertools.count()
+_of_tensorflow, _of_python = shuffling.Draws(), shuffling.Draws()
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class ShardedData:
         )
         table = self._peers.gather_numbers(
             [
-                _drawn_aside(),
+                _drawn_aside(self._adapter),
                 -1 if length is None else length,
                 checksum,
                 unseeded,
@@ -258,10 +257,15 @@ def _fewest_rows(adapter: Any) -> int:
     return min(size, last or size)
 
 
-def _drawn_aside() -> int:
+def _drawn_aside(adapter: Any) -> int:
     """Returns 30 random bits, the same in every run of a program that sets its seed.
 
-    It does not advance Python's global generator. Keras's initializers draw their seeds
-    from that one, and a model built after a `fit` should start as it does in one process.
+    Keras's arrays are in an order of TensorFlow's seed, if it has one; all else is in one
+    of Python's generator. That is not advanced: Keras's initializers draw their seeds from
+    it, and a model built after a `fit` should start as it does in one process.
     """
-    return random.Random(f"{random.getstate()} {next(_draws)}").getrandbits(30)
+    seed, renewed = _tf.seeding()
+    if seed is not None and shuffling.shuffles_arrays(adapter):
+        return _of_tensorflow.draw(seed, renewed)
+    state = random.getstate()
+    return _of_python.draw(state, (state, renewed))

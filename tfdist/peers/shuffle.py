@@ -16,6 +16,25 @@ from tfdist import _tf
 _WITH_SEEDS = ("Shuffle", "RandomDataset")
 
 
+class Draws:
+    """Random numbers that start again when a program sets its seed again."""
+
+    def __init__(self) -> None:
+        self._mark: Any = None
+        self._count = 0
+
+    def draw(self, seed: Any, mark: Any) -> int:
+        """Returns 30 bits that depend on the seed, and on how many it gave before.
+
+        Args:
+            seed: Anything with a `repr` of its own.
+            mark: Equal to the last call's until the program sets its seed again.
+        """
+        self._count = self._count + 1 if mark == self._mark else 0
+        self._mark = mark
+        return random.Random(f"{seed} {self._count}").getrandbits(30)
+
+
 class ReorderedPyDataset(keras.utils.PyDataset):
     """A `PyDataset` whose batches are shuffled with a seed.
 
@@ -75,6 +94,8 @@ def reorder_py_dataset(adapter: Any, seed: int, epochs: int) -> None:
     # Keras would shuffle the reordered batches again, with each process's own generator.
     adapter.shuffle = False
     adapter.py_dataset = ReorderedPyDataset(source, seed, epochs)
+    # Keras would advance Python's generator too, so that a seed set again is a change.
+    random.random()
     if adapter.enqueuer is not None:
         adapter.enqueuer.shuffle = False
         adapter.enqueuer.py_dataset = adapter.py_dataset

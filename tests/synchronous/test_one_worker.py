@@ -1,0 +1,157 @@
+"""`MultiWorkerMirroredStrategy` with one worker, whose replicas are two CPU devices."""
+
+import functools
+import random
+import socket
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_config
+import tfdist
+
+from .updates_in_run import UPDATES, after_three
+
+pytestmark = pytest.mark.own_process
+
+REPLICAS = 2
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cluster = tf_config.Cluster(worker=(f"127.0.0.1:{port}",))
+    strategy = tfdist.MultiWorkerMirroredStrategy(
+        tf_config.TFConfig(cluster, tf_config.Task("worker", 0))
+    )
+    assert strategy.num_replicas == REPLICAS
+    with strategy.scope():
+        keras.random.uniform([])  # Replicas draw from the generator that this makes.
+    return strategy
+
+
+class Owner:
+    def __init__(self, step):
+        self.step = step
+
+    def plain(self, x):
+        return self.step(x)
+
+    @tf.function
+    def traced(self, x):
+        return self.step(x)
+
+
+def running(strategy, step):
+    return lambda x: strategy.run(step, args=(x,))
+
+
+def running_a_traced_method(strategy, step):
+    owner = Owner(step)  # TensorFlow keeps a weak reference to it.
+    return lambda x: strategy.run(owner.traced, args=(x,))
+
+
+def running_eagerly(strategy, step):
+    def run(x):
+        tf.config.run_functions_eagerly(True)
+        try:
+            return strategy.run(tf.function(step), args=(x,))
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    return run
+
+
+def traced_with(**options):
+    return lambda strategy, step: running(strategy, tf.function(step, **options))
+
+
+WAYS = {
+    "plain": running,
+    "traced": traced_with(),
+    "of a signature": traced_with(input_signature=[tf.TensorSpec([])]),
+    "of any shape": traced_with(reduce_retracing=True),
+    "partial": lambda s, step: running(s, tf.function(functools.partial(step))),
+    "method": lambda s, step: running(s, tf.function(Owner(step).plain)),
+    "traced method": running_a_traced_method,
+    "within another": lambda s, step: tf.function(running(s, tf.function(step))),
+    "eagerly": running_eagerly,
+}
+
+
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_run_takes_a_function(strategy, update, way):
+    step, result, expected = update(strategy)
+    assert after_three(way(strategy, step), result) == expected(REPLICAS)
+
+
+def test_a_traced_function_draws_what_the_seed_says(strategy):
+    traced = tf.function(lambda: keras.random.uniform([4]))
+
+    def drawn():
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            keras.random.uniform([])
+        values = [strategy.run(traced) for _ in range(2)]
+        return np.array([strategy.experimental_local_results(each) for each in values])
+
+    first = drawn()
+    assert not np.array_equal(*first)
+    np.testing.assert_array_equal(drawn(), first)
+
+
+ROWS = np.arange(64, dtype="float32")[:, None] / 64
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        rows = ROWS[4 * index : 4 * index + 4]
+        return rows, rows
+
+
+SHUFFLED = {
+    "arrays": lambda: {"x": ROWS, "y": ROWS, "batch_size": 4},
+    "dataset": lambda: {
+        "x": tf.data.Dataset.from_tensor_slices((ROWS, ROWS)).shuffle(64).batch(4)
+    },
+    "py_dataset": lambda: {"x": Batches(), "shuffle": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "set_seed"),
+    [
+        *((kind, keras.utils.set_random_seed) for kind in SHUFFLED),
+        ("arrays", tf.random.set_seed),
+        ("dataset", tf.random.set_seed),
+        ("py_dataset", random.seed),
+    ],
+)
+def test_a_seed_set_again_repeats_the_order_of_the_data(strategy, kind, set_seed):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.2), "mse")
+    start = [np.zeros((1, 1)), np.zeros(1)]
+
+    def weight_after_fit():
+        model.set_weights(start)
+        model.fit(**SHUFFLED[kind](), verbose=0)
+        return float(model.get_weights()[0][0, 0])
+
+    set_seed(7)
+    first, second = weight_after_fit(), weight_after_fit()
+    set_seed(7)
+    assert [weight_after_fit(), weight_after_fit()] == [first, second]
+    assert first != second
