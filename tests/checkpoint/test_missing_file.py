@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tempfile
+import time
 import zipfile
 from types import SimpleNamespace
 
@@ -11,7 +13,12 @@ import pytest
 import tensorflow as tf
 
 from tfdist.keras import saving
-from tfdist.keras.saving import explained, leave_to_chief, load_from_chief
+from tfdist.keras.saving import (
+    explained,
+    leave_to_chief,
+    left_as,
+    load_from_chief,
+)
 
 
 def worker(index: int) -> SimpleNamespace:
@@ -100,7 +107,7 @@ def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
 
     # Its own clock alone: other threads of this process sleep, too.
     clock = SimpleNamespace(
-        monotonic=lambda: 0.0, sleep=lambda _: path.write_text("new")
+        monotonic=time.monotonic, sleep=lambda _: path.write_text("new")
     )
     monkeypatch.setattr(saving, "time", clock)
     assert load_from_chief(worker(1), path, load) == "new"
@@ -121,6 +128,69 @@ def test_a_checkpoint_is_there_with_its_index(tmp_path):
     leave_to_chief(path)
     (tmp_path / "ckpt.index").write_text("")
     assert load_from_chief(worker(1), path, lambda: "read", seconds=-1.0) == "read"
+
+
+def test_the_clock_of_a_file_server_may_be_behind(tmp_path, monkeypatch):
+    """A file is of this run if it is newer than the process by the server's clock."""
+    before = time.time() - 3600.0
+    path, write = tmp_path / "behind.keras", tempfile.NamedTemporaryFile
+
+    def write_there(**options):
+        file = write(**options)
+        os.utime(file.name, (before, before))
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", write_there)
+    leave_to_chief(path)
+    path.write_text("")
+    os.utime(path, (before, before))
+    assert load_from_chief(worker(1), path, lambda: "read", seconds=-1.0) == "read"
+
+
+LOADED = {
+    "model.keras": "model.keras",
+    "exported": "exported/saved_model.pb",
+    "checkpoints": "checkpoints/checkpoint",
+    "ckpt-1": "ckpt-1.index",
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_worker_that_saves_elsewhere_waits_for_the_chief_s_file(
+    name, tmp_path, monkeypatch
+):
+    """As TensorFlow's guide on several workers, with a file of an earlier run."""
+    own, last = tmp_path / "workertemp_1" / name, tmp_path / LOADED[name]
+    own.mkdir(parents=True)
+    leave_to_chief(own)
+    own.rmdir()
+    last.parent.mkdir(exist_ok=True)
+    last.write_text("old")
+    os.utime(last, (1, 1))
+
+    clock = SimpleNamespace(
+        monotonic=time.monotonic, sleep=lambda _: last.write_text("new")
+    )
+    monkeypatch.setattr(saving, "time", clock)
+    path = tmp_path / name
+    assert load_from_chief(worker(1), path, last.read_text) == "new"
+    # Nothing was saved since.
+    assert load_from_chief(worker(1), path, last.read_text, seconds=-1.0) == "new"
+
+
+@pytest.mark.parametrize(
+    ("path", "there", "left"),
+    [
+        ("/a/m.keras", {"/b"}, "/b/m.keras"),
+        ("/a/m.keras", {"/b", "/a/m.keras"}, None),
+        ("/a/m.keras", {"/a/m.keras"}, "/b/m.keras"),
+        ("/m.keras", {"/b", "/m.keras"}, "/b/m.keras"),
+        ("/a/other.keras", set(), None),
+        ("/b/m.keras", {"/b/m.keras"}, "/b/m.keras"),
+    ],
+)
+def test_the_file_that_the_chief_saves_for_a_worker(path, there, left):
+    assert left_as(path, {"/b/m.keras"}, there.__contains__) == left
 
 
 def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
+from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
 from tfdist.synchronous.replica.gradients import check_own_gradients
 
@@ -52,7 +53,9 @@ def times_output(x):
 
 def check(loss):
     def trace(x, y, share):
-        reader = ReductionReader(lambda tensor: tensor is share)
+        reader = ReductionReader(
+            lambda tensor: Reduction.SAME if tensor is share else None
+        )
         reader.begin_with([x, y])
         with tf.GradientTape() as tape:
             value = loss(x, y)

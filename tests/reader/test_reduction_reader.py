@@ -4,6 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfdist.keras.graph import constant
 from tfdist.synchronous.reader.decomposed import computed_from_parts
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import Reduction
@@ -234,6 +235,16 @@ def test_kind(name):
 def test_lengths_of_ragged_values_are_no_multiples_of_the_examples():
     _, function = CASES["number_of_values"]
     assert kind_of(function, has_varying_rows=True) is Reduction.SUM
+
+
+def test_a_folded_number_has_the_dtype_of_its_tensor():
+    """An integer is cut off, as it is when the graph runs."""
+
+    def trace():
+        size = tf.cast(tf.constant(1.25) + tf.constant(1.25), tf.int32)
+        assert constant(size + size) == 4
+
+    tf.function(trace, autograph=False).get_concrete_function()
 
 
 def check_refused(loss, words, *shape):

@@ -15,6 +15,11 @@ from multi_worker_cases import Alone, data, ramp
 
 import tf_config
 import tfdist
+from tfdist.keras.batch_structure import BatchStructure
+from tfdist.peers.input import Totals
+from tfdist.peers.shares import TO_BE_SUMMED
+from tfdist.synchronous.fit.run import ShareFunction
+from tfdist.synchronous.replica.written import settle_written
 
 pytestmark = pytest.mark.own_process
 
@@ -395,6 +400,41 @@ def test_a_metric_of_rows_adds_up_and_one_of_a_number_is_weighed(strategy, value
     _, logs = fitted(strategy, None, rows=33, own=Counting)
     _, expected = fitted(Alone(), None, rows=33, own=Counting)
     np.testing.assert_allclose(logs["total"], expected["total"], **TOLERANCE)
+
+
+class Shares:
+    """Yields batches of given sizes; a replica has its number in its rows."""
+
+    def __init__(self, strategy, sizes):
+        self._of = strategy.experimental_distribute_values_from_function
+        self._sizes = sizes
+
+    def get_next(self):
+        def each(value):
+            return self._of(lambda c: value(c.replica_id_in_sync_group))
+
+        rows = each(lambda i: tf.fill([max(self._sizes[i], 1), 1], i))
+        size = each(lambda i: tf.constant(self._sizes[i], tf.int64))
+        return size, each(lambda i: tf.constant(TO_BE_SUMMED, tf.int64)), (rows,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "of"), [((0, 0, 1), 2), ((2, 2, 0), 1), ((3, 0, 0), 0)]
+)
+def test_an_integer_is_that_of_a_replica_with_examples(strategy, sizes, of):
+    with strategy.scope():
+        kept = keras.Variable(9, dtype="int32", trainable=False)
+
+    def run(step, batch):
+        step.is_given(batch)
+        kept.assign(tf.reduce_max(batch))
+        settle_written(step)
+        return tf.zeros([])
+
+    structure = BatchStructure(tf.TensorSpec([None, 1], tf.int32))
+    attempt = ShareFunction(strategy, structure, Totals(are_known=False), run)
+    tf.function(lambda: attempt(Shares(strategy, sizes))[0], autograph=False)()
+    assert [int(copy) for copy in strategy_copies(strategy, kept)] == [of] * REPLICAS
 
 
 def test_without_the_word_the_refusal_says_both_lines(strategy, monkeypatch):

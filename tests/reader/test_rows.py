@@ -10,7 +10,19 @@ from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 WEIGHT = tf.Variable(tf.ones([4, 4]))
-SEED = keras.random.SeedGenerator(1)
+
+
+class OwnSeeds(keras.random.SeedGenerator):
+    """Draws another seed on each replica, as one does in a step."""
+
+    last = None
+
+    def next(self, ordered=True):
+        self.last = super().next(ordered)
+        return self.last
+
+
+SEED = OwnSeeds(1)
 NORMALIZATION = keras.layers.BatchNormalization()
 NORMALIZATION.build((None, 4))
 RECURRENT = keras.layers.LSTM(4)
@@ -45,7 +57,15 @@ def kind_of(function):
     found = []
 
     def trace(x, y, whole):
-        reader = ReductionReader(lambda tensor: tensor is whole)
+        reader = ReductionReader(
+            lambda tensor: (
+                Reduction.SAME
+                if tensor is whole
+                else Reduction.DRAWN
+                if tensor is SEED.last
+                else None
+            )
+        )
         reader.begin_with([x, y])
         found.append(reader.kind_of(tf.convert_to_tensor(function(x, y, whole))))
 
@@ -117,6 +137,10 @@ named(
     ),
     dropout=lambda x, y, w: (
         tf.nn.dropout(x, 0.5) + keras.random.dropout(y, 0.5, seed=SEED)
+    ),
+    drawn_classes=lambda x, y, w: (
+        keras.random.categorical(x, 2, seed=SEED)
+        + tf.random.categorical(y, 2, tf.int32)
     ),
     chosen=lambda x, y, w: tf.where(x > 0, x, y * WEIGHT[1]),
     determinants=lambda x, y, w: tf.linalg.det(tf.reshape(x, [-1, 2, 2])),
@@ -230,6 +254,13 @@ named(
     the_same_noise=lambda x, y, w: (
         x + tf.random.stateless_normal([number(x), 1], [1, 2])
     ),
+    the_same_noise_of_a_weight=lambda x, y, w: (
+        x
+        + tf.random.stateless_normal(
+            [number(x), 1], tf.stack([1, tf.cast(WEIGHT[0, 0], tf.int32)])
+        )
+    ),
+    the_same_classes=lambda x, y, w: tf.random.stateless_categorical(x, 1, [1, 2]),
     keras_noise_of_a_number=lambda x, y, w: (
         x + keras.random.normal(tf.shape(x), seed=1)
     ),

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -666,6 +667,30 @@ def saving(strategy):
 
 
 @case
+def saving_elsewhere(strategy):
+    """As TensorFlow's guide: another worker saves to a directory that it removes."""
+    model, shared = small(strategy), Path(DIRECTORY, "elsewhere")
+    own = shared if strategy.is_chief else shared / "workertemp_1"
+    loads = shared / "loads"
+    shared.mkdir(exist_ok=True)
+    wait_until(lambda: loads.exists() or not strategy.is_chief)
+    own.mkdir(exist_ok=True)
+    model.save(own / "model.keras")
+    model.export(f"{own}/exported", verbose=False)
+    checkpoint = tf.train.Checkpoint(model=model)
+    tf.train.CheckpointManager(checkpoint, f"{own}/ckpt", max_to_keep=1).save()
+    if not strategy.is_chief:
+        shutil.rmtree(own)
+        loads.touch()
+    loaded = tf.keras.models.load_model(shared / "model.keras")
+    exported = tf.saved_model.load(f"{shared}/exported")
+    checkpoint.restore(tf.train.latest_checkpoint(f"{shared}/ckpt")).assert_consumed()
+    pairs = zip(loaded.get_weights(), model.get_weights(), strict=True)
+    same = all(np.array_equal(*pair) for pair in pairs)
+    return result(model, same=same and hasattr(exported, "serve"))
+
+
+@case
 def backup(strategy):
     """Interrupted in epoch 2 of 4, and resumed from there."""
     mine, (x, y) = own_directory(strategy, "backup"), data(40)
@@ -685,6 +710,13 @@ def backup(strategy):
     return result(model, epochs=epochs, files=os.listdir(mine))
 
 
+def wait_until(condition):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.02)
+
+
 class Interrupt(keras.callbacks.Callback):
     """Ends `fit` at a step, as if the process ended, once there is a checkpoint."""
 
@@ -701,10 +733,10 @@ class Interrupt(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self.at == (self.epoch_now, batch):
-            end = time.monotonic() + DEADLINE
-            while self.is_writer and not [*self.directory.glob("fit-*/checkpoint-*")]:
-                assert time.monotonic() < end, "no checkpoint"
-                time.sleep(0.02)
+            checkpoints = "fit-*/checkpoint-*"
+            wait_until(
+                lambda: not self.is_writer or any(self.directory.glob(checkpoints))
+            )
             raise KeyboardInterrupt
 
 

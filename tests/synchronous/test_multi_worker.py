@@ -19,6 +19,7 @@ NOT_COMPARED = {
     *(f"kept_{each}" for each in cases.KINDS_OF_DATA),
     "outside_of_the_scope",
     "saving",
+    "saving_elsewhere",
     "unequal_data",
 }
 COMPARED = [name for name in cases.CASES if name not in NOT_COMPARED]
@@ -108,6 +109,11 @@ def test_callbacks_decide_the_same_and_the_chief_alone_writes(found):
     assert worker["files"] == []
     assert chief["epochs"] == worker["epochs"] == 2
     assert chief["rate"] == worker["rate"] == pytest.approx(0.01 * 0.9 * 0.9 * 0.5)
+
+
+def test_a_worker_that_saves_elsewhere_loads_the_chief_s(found):
+    check_same_bits(found["saving_elsewhere"])
+    assert all(worker["same"] for worker in found["saving_elsewhere"])
 
 
 def test_the_chief_alone_saves_and_all_load(found):

@@ -63,4 +63,5 @@ def constant(tensor: Any) -> Any:
     parts = [constant(each) for each in tensor.op.inputs]
     if any(part is None for part in parts):
         return None
-    return _FOLDED[tensor.op.type](*parts)
+    dtype = tensor.dtype.as_numpy_dtype
+    return np.asarray(_FOLDED[tensor.op.type](*parts)).astype(dtype)

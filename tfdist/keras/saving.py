@@ -5,17 +5,19 @@ the script, only one of them may write. Every way to save in Keras (`model.save`
 `keras.saving.save_weights`, a callback) calls one of the functions below.
 
 A worker whose script saves and loads at once waits for the file that the chief saves: its
-own call of `save` has done nothing, and notes that the chief's does. Without such a call,
-the error of the load says what to do.
+own call of `save` has done nothing, and notes that the chief's does. So does a worker that
+saves to a directory of its own, as TensorFlow's guides do, and loads the chief's file of the
+same name. Without such a call, the error of the load says what to do.
 """
 
 import contextlib
 import functools
 import inspect
 import os
+import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import keras
@@ -37,10 +39,10 @@ _ERRORS = (
 _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
-_began = time.time()
+_began = time.monotonic()
 """When this process began: a file that is older is of another run."""
 _left_to_chief: set[str] = set()
-"""The paths of files that the script saves, and that were not loaded since."""
+"""The paths that the script of this worker saves, and that were not loaded since."""
 _loaded: dict[str, float] = {}
 """By its path, when a file was written that the chief's next one replaces."""
 
@@ -67,6 +69,10 @@ def install() -> None:
         (keras.Model, "load_weights"),
         (keras.saving, "load_model"),
         (keras.models, "load_model"),
+        # A module of its own, with the same function.
+        (tf.keras.models, "load_model"),
+        (tf.saved_model, "load"),
+        (tf.train, "latest_checkpoint"),
         (tf.train.Checkpoint, "read"),
         (tf.train.Checkpoint, "restore"),
     ):
@@ -112,10 +118,16 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
         with driver.storing(saved, operation) as is_done_here:
-            if is_done_here:
-                return function(saved, *args, **kwargs)
-            leave_to_chief(path_of((saved, *args), kwargs))
-            return None
+            if not is_done_here:
+                leave_to_chief(path_of((saved, *args), kwargs))
+                return None
+            result = function(saved, *args, **kwargs)
+        is_other = not getattr(driver.strategy, "is_chief", True)
+        if operation == "checkpoint" and is_other and isinstance(result, str):
+            # Every worker writes one, and this one may load the chief's.
+            leave_to_chief(result)
+            leave_to_chief(os.path.dirname(result))
+        return result
 
     return surrounded
 
@@ -132,13 +144,15 @@ def load_from_chief(
     """Loads a file; waits, for `seconds` at most, if it was left to the chief."""
     key = _absolute(path)
     with explained(strategy, path):
-        if key not in _left_to_chief:
+        left = left_as(key, _left_to_chief, os.path.exists)
+        if left is None:
             return load()
+        began = _began_in(os.path.dirname(key))
         deadline = time.monotonic() + seconds
         while True:
             try:
                 written = _when_written(key)
-                if written <= _loaded.get(key, _began):
+                if written <= _loaded.get(key, began):
                     raise FileNotFoundError(f"{path} is older than the chief's save")
                 loaded = load()
             except Exception as error:
@@ -147,16 +161,55 @@ def load_from_chief(
                     raise
                 time.sleep(_LOOK_EVERY)
             else:
-                _left_to_chief.discard(key)
+                _left_to_chief.discard(left)
                 _loaded[key] = written
                 return loaded
 
 
+def left_as(
+    path: str, left: Collection[str], exists: Callable[[str], bool]
+) -> str | None:
+    """Returns the path that a script has saved, given the one that it loads; else None.
+
+    A worker that saves to a directory of its own has saved the chief's file of the same
+    name if there is no such file yet, or if its own directory is within that of the
+    chief's file or was removed since: an old file would be one of an earlier run.
+    """
+    if path in left:
+        return path
+    directory, name = os.path.split(path)
+    for each in left:
+        own, its_name = os.path.split(each)
+        is_own = not exists(own) or own.startswith(os.path.join(directory, ""))
+        if its_name == name and (is_own or not exists(path)):
+            return each
+    return None
+
+
+def _began_in(directory: str) -> float:
+    """Returns when this process began, by the clock that dates a directory's files.
+
+    A file server's clock may differ from that of this host.
+    """
+    elapsed = time.monotonic() - _began
+    if not os.path.isdir(directory):
+        # All files that will be there are new.
+        return 0.0
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".tfdist-", dir=directory) as probe:
+            return os.fstat(probe.fileno()).st_mtime - elapsed
+    except PermissionError:
+        # Nothing else tells the time of a directory that this worker only reads.
+        return time.time() - elapsed
+
+
 def _when_written(path: str) -> float:
-    # A checkpoint is several files, of which the index is the last. TensorFlow's own `stat`
-    # knows the second alone, in which a file may be saved twice.
-    index = f"{path}.index"
-    return os.stat(index if os.path.exists(index) else path).st_mtime_ns / 1e9
+    # A checkpoint, an exported model and a directory of checkpoints are complete with
+    # these. TensorFlow's own `stat` knows the second alone, in which a file may be saved
+    # twice.
+    files = [f"{path}.index", f"{path}/saved_model.pb", f"{path}/checkpoint"]
+    missing = files[-1] if os.path.isdir(path) else path
+    return os.stat(next(filter(os.path.exists, files), missing)).st_mtime_ns / 1e9
 
 
 def _absolute(path: Any) -> str:

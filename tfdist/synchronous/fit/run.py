@@ -6,6 +6,7 @@ as the gradients of dense weights have. Others, such as those of an embedding, h
 rows as the batch, and the last batch is often smaller.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,20 +65,22 @@ class ShareFunction:
         count, total, present = values.get_next()
         # All replicas decide from one total whether to run, or some would wait in the
         # step's collectives for others that have skipped it.
+        last = None
         if self._totals.are_known:
             total = self._strategy.experimental_local_results(total)[0]
         else:
-            total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, count, axis=None)
+            total, last = self._summed(count)
+        run = functools.partial(self._on_replicas, count, total, present, last)
         if self._totals.of_each is not None:
-            return tf.constant(True), self._on_replicas(count, total, present)
+            return tf.constant(True), run()
         if tf.executing_eagerly():
             ran = bool(total > 0)
-            return ran, self._on_replicas(count, total, present) if ran else otherwise
+            return ran, run() if ran else otherwise
         outputs: Any = None
 
         def step() -> list[tf.Tensor]:
             nonlocal outputs
-            outputs = self._on_replicas(count, total, present)
+            outputs = run()
             return tf.nest.flatten(outputs, expand_composites=True)
 
         # TensorFlow traces the true branch first, so `outputs` is set.
@@ -92,14 +95,35 @@ class ShareFunction:
         flat = [flat] if isinstance(flat, tf.Tensor) else flat
         return ran, tf.nest.pack_sequence_as(outputs, flat, expand_composites=True)
 
+    def _summed(self, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the number of all examples, and the last replica that has some."""
+
+        @_as_written
+        def in_place(count: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            replica, replicas = (
+                context.replica_id_in_sync_group,
+                context.num_replicas_in_sync,
+            )
+            return tf.one_hot(replica, replicas, dtype=tf.int64) * count
+
+        counts = self._strategy.reduce(
+            tf.distribute.ReduceOp.SUM,
+            self._strategy.run(in_place, args=(count,)),
+            axis=None,
+        )
+        return tf.reduce_sum(counts), tf.reduce_max(tf.where(counts > 0))
+
     @_as_written
-    def _on_replicas(self, count: Any, total: tf.Tensor, present: Any) -> Any:
+    def _on_replicas(
+        self, count: Any, total: tf.Tensor, present: Any, last: tf.Tensor | None
+    ) -> Any:
         @_as_written
         def on_replica(count: tf.Tensor, present: Any) -> Any:
             this = _this_step(
                 self._structure, count, total, self._kinds, self._totals.has_rows
             )
-            this.shapes = self.shapes
+            this.shapes, this.spokesman = self.shapes, last
             with tracing(this):
                 return self._run(this, self._structure.pack(present))
 

@@ -35,6 +35,10 @@ _PADDED = (
     "to the longest of all. Give a length that is always the same: output_sequence_length "
     "of TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
 )
+_SEEDED = (
+    "Its seed is the same on every replica, so all of them draw the same numbers for their "
+    "rows. Draw with keras.random and a keras.random.SeedGenerator, or with tf.random"
+)
 _ADVICE = {
     Reduction.TAKEN: _TAKEN,
     Reduction.MIXED: (
@@ -64,6 +68,8 @@ def indivisible(
         advice = of_fixed_rows
     elif FUNCTIONS.search(op.type) or op.type == "Placeholder":
         advice = _FUNCTION
+    elif kind is Reduction.TAKEN and op.type.startswith("Stateless"):
+        advice = _SEEDED
     elif op.type == "RaggedTensorToTensor":
         advice = _PADDED
     else:

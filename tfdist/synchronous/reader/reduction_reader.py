@@ -41,7 +41,8 @@ Known = tuple[Reduction, Rows | None]
 _SELECTIONS = frozenset(
     ["Where", "Unique", "UniqueV2", "DynamicPartition", "StringSplitV2"]
 )
-_RANDOM = re.compile("Random|Multinomial|TruncatedNormal|PyFunc")
+# The key of a seed is as random as the seed.
+_RANDOM = re.compile("Random(?!GetKey)|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
 # To the longest row of the replica, unless the result has a static size.
 _PADDED = frozenset(["RaggedTensorToTensor", "SparseToDense"])
@@ -53,7 +54,8 @@ class ReductionReader:
     """Reads kinds from the graph of one replica's step.
 
     Args:
-        is_same: Returns whether a tensor is known to be equal on every replica.
+        given: Returns the kind of a tensor of which more is known than its graph shows,
+            such as the result of an exchange, else None.
         kind_of_variable: Returns the kind of a variable's value, given its handle.
         has_varying_rows: Whether a batch holds ragged or sparse values. Their number is
             not proportional to the number of examples.
@@ -63,13 +65,13 @@ class ReductionReader:
 
     def __init__(
         self,
-        is_same: Callable[[Any], bool] = lambda tensor: False,
+        given: Callable[[Any], Reduction | None] = lambda tensor: None,
         kind_of_variable: Callable[[Any], Reduction] = lambda handle: Reduction.SAME,
         has_varying_rows: bool = False,
         is_strict: bool = True,
     ) -> None:
         self._is_strict = is_strict
-        self.is_same = is_same
+        self.given = given
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Reduction] = {}
@@ -127,8 +129,10 @@ class ReductionReader:
 
     def _at_once(self, tensor: Any) -> Reduction | None:
         """Returns the kind if it does not depend on the kinds of the inputs."""
-        if not is_symbolic(tensor) or self.is_same(tensor):
+        if not is_symbolic(tensor):
             return Reduction.SAME
+        if (given := self.given(tensor)) is not None:
+            return given
         op = tensor.op
         if op.type == "ReadVariableOp":
             return self._kind_of_variable(handle_of(op))
@@ -273,7 +277,7 @@ class ReductionReader:
 
     def _outputs_of(self, graph: Any, given: Sequence[Any]) -> list[Known]:
         inside = ReductionReader(
-            self.is_same,
+            self.given,
             self._kind_of_variable,
             self._has_varying_rows,
             self._is_strict,

@@ -6,6 +6,7 @@ rule is known to be broken does not prove that an example's value is its own.
 """
 
 from tfdist.synchronous.reader import shape_rules
+from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.rows import (
     Application,
     NotOwnError,
@@ -31,7 +32,23 @@ def follow(application: Application) -> Rows:
     rule = _RULES.get(application.op.type)
     if rule is None:
         raise NotOwnError
+    _check_seed(application)
     return rule(application)
+
+
+def _check_seed(at: Application) -> None:
+    """Checks that replicas do not draw the same numbers, each for its first rows.
+
+    One process draws from such a seed once, for all rows.
+    """
+    if not at.op.type.startswith("Stateless"):
+        return
+    names = [each.name for each in at.op.op_def.input_arg]
+    seeds = [
+        o for name, o in zip(names, at.operands, strict=True) if name in ("seed", "key")
+    ]
+    if any(each.kind is Reduction.SAME for each in seeds):
+        raise NotOwnError(Reduction.TAKEN)
 
 
 @_RULES.of("""

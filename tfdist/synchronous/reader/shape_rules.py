@@ -160,17 +160,7 @@ def _made(at: Application) -> Rows:
     place = 2 if at.op.type.startswith("Stateful") else 0
     shape = at.operands[place]
     constants_only([each for i, each in enumerate(at.operands) if i != place])
-    if at.op.type.startswith("Stateless") and _from_constants(at.operands[1].tensor):
-        # The same numbers on every replica, which one process has for its first rows only.
-        raise NotOwnError(Reduction.TAKEN)
     return _counted(at, shape)
-
-
-def _from_constants(tensor: Any) -> bool:
-    """Returns whether a seed is a constant, so that numbers follow from positions."""
-    if tensor.op.type in ("ReadVariableOp", "Placeholder", "VarHandleOp"):
-        return False
-    return all(map(_from_constants, tensor.op.inputs))
 
 
 def _counted(at: Application, shape: Operand) -> Rows:

@@ -103,10 +103,11 @@ def of_first_replica(value: tf.Tensor) -> tf.Tensor:
 
 
 def of_last_replica(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
-    """Returns the last replica's value there and zeros elsewhere.
+    """Returns the value of the last replica with examples there and zeros elsewhere.
 
     Of a batch that is smaller than the number of replicas, `row_range` gives the first
-    replicas nothing, but the last one always a row.
+    replicas nothing, but the last one always a row. Where workers have data of their own,
+    that of the last one may have ended.
     """
-    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-    return tf.where(step.replica == replicas - 1, value, tf.zeros_like(value))
+    last = step.replicas - 1 if step.spokesman is None else step.spokesman
+    return tf.where(step.replica == last, value, tf.zeros_like(value))

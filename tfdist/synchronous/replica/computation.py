@@ -174,7 +174,9 @@ class ReplicaComputation(WholeBatchComputation):
         """
         with self.step.updating():
             seed = keras_next()
-        return seed + tf.cast(tf.stack([self.step.replica, 0]), seed.dtype)
+        seed = seed + tf.cast(tf.stack([self.step.replica, 0]), seed.dtype)
+        self.step.is_drawn(seed)
+        return seed
 
     def mask_weights(
         self,

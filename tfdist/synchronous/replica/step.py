@@ -30,6 +30,7 @@ class ReplicaStep:
         count: The number of examples of this replica, a scalar. 0 if its one row is a
             stand-in that does not count.
         total: The number of examples of all replicas, a scalar.
+        spokesman: The last replica that has examples; None if it is the last one of all.
         has_varying_rows: Whether the batch holds ragged or sparse values.
         has_rows: Whether it is known that `count` is not 0.
         known_kinds: The results of `kind_of`, in the order of its calls, if the step
@@ -63,6 +64,7 @@ class ReplicaStep:
     has_varying_rows: bool = False
     has_rows: bool = False
     known_kinds: tuple[Reduction, ...] | None = None
+    spokesman: tf.Tensor | None = None
     is_rehearsal: bool = False
     written: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     kinds: list[Reduction] = field(default_factory=list)
@@ -85,11 +87,11 @@ class ReplicaStep:
         self._graph = tf.compat.v1.get_default_graph()
         self._seed: int | None = None
         self.token = tf.zeros([])
-        self._same: set[Any] = set()
+        self._given: dict[Any, Reduction] = {}
         self._states: set[int] = set()
         self._kinds_of_variables: dict[int, Reduction] = {}
         self.reader = ReductionReader(
-            lambda tensor: tensor.ref() in self._same,
+            lambda tensor: self._given.get(tensor.ref()),
             lambda handle: self._kinds_of_variables.get(id(handle), Reduction.SAME),
             self.has_varying_rows,
             self.whole_batch,
@@ -224,7 +226,11 @@ class ReplicaStep:
         """Marks tensors as equal on every replica."""
         for each in tf.nest.flatten(values, expand_composites=True):
             if tf.is_tensor(each):
-                self._same.add(each.ref())
+                self._given[each.ref()] = Reduction.SAME
+
+    def is_drawn(self, seed: tf.Tensor) -> None:
+        """Marks a seed as another one on each replica."""
+        self._given[seed.ref()] = Reduction.DRAWN
 
     def sums(self, variables: Sequence[Any]) -> None:
         """Marks each variable's value as a part: replicas' metric states are added up."""

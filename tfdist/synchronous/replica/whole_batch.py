@@ -64,7 +64,7 @@ def _part_of_kind(step: ReplicaStep, value: tf.Tensor, kind: Reduction) -> tf.Te
             return value
         # The stand-in row of a replica without examples must not be added up.
         return tf.where(step.count > 0, value, tf.zeros_like(value))
-    # An integer cannot be scaled by a share. The last replica always has examples.
+    # An integer cannot be scaled by a share.
     if not value.dtype.is_floating:
         return of_last_replica(step, value)
     if kind in REFUSED:

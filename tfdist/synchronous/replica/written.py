@@ -9,7 +9,7 @@ from tfdist.synchronous.reader.indivisible import remedies
 from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
 from tfdist.synchronous.replica.collectives import (
     exchanged,
-    of_first_replica,
+    of_last_replica,
     sum_tensors,
 )
 from tfdist.synchronous.replica.step import ReplicaStep
@@ -23,7 +23,8 @@ def settle_written(step: ReplicaStep) -> None:
     Replicas write different values: in batch normalization, for example, each computes
     the statistics of its own examples. A float variable becomes what it would be for all
     examples of the step if it is a sum of means and sums, else, as in Keras's own layers,
-    the mean of the replicas' values. Any other variable takes the first replica's value.
+    the mean of the replicas' values. Any other variable takes the value of the last
+    replica that has examples.
     """
     if not step.written or step.is_rehearsal:
         return
@@ -33,7 +34,7 @@ def settle_written(step: ReplicaStep) -> None:
     for variable, value in step.written.values():
         read = tf.convert_to_tensor(variable.value)
         if not read.dtype.is_floating:
-            parts.append(of_first_replica(read))
+            parts.append(of_last_replica(step, read))
         elif _is_of_this_graph(value):
             parts.append(part_of(step, value, is_weight=True))
         else:
