@@ -223,6 +223,27 @@ def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
     return [task for task in tasks if task not in exits]
 
 
+def failed_evaluation(exits: Mapping[Task, int]) -> Verdict | None:
+    """Returns the verdict on evaluators that the launcher has told to end.
+
+    An evaluator that has nothing left to do ends as SIGTERM ends it. One that says by its
+    status, or by ignoring the signal, that it has more to do has failed.
+
+    >>> failed_evaluation({Task("evaluator", 0): -15}), failed_evaluation({})
+    (None, None)
+    >>> failed_evaluation({Task("evaluator", 0): 1}).status
+    1
+    """
+    for task, code in exits.items():
+        if task.job == "evaluator" and code not in (0, -signal.SIGTERM):
+            return Verdict(
+                exit_status(code),
+                f"{task_name(task)} {describe_exit(code)} when it was told to end: it has "
+                "not evaluated the last checkpoint. Increase --straggler_timeout",
+            )
+    return None
+
+
 def exit_status(code: int) -> int:
     """Returns the exit status a shell reports: 128 + n for a task killed by signal n.
 

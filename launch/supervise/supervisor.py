@@ -60,14 +60,8 @@ class Supervisor:
         self._progress = ProgressLine(
             job, console, lambda: len(self._restarts.recoveries)
         )
-        self._restarts = Restarts(
-            job,
-            self._tasks,
-            self._loop,
-            self._end_request,
-            console,
-            self._progress.hear,
-        )
+        loop, end, hear = self._loop, self._end_request, self._progress.hear
+        self._restarts = Restarts(job, self._tasks, loop, end, console, hear)
         self._watch = ClusterWatch(
             self._use,
             job.plans,
@@ -97,6 +91,10 @@ class Supervisor:
             verdict = verdict or self._interrupted()
         self._progress.end()
         self._kill_rest()
+        late = policy.failed_evaluation(self._tasks.exits)
+        if late and not verdict.status and not self._end_request:
+            verdict = late
+            self._report(verdict)
         # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))
         self._summarize(verdict, marks)
