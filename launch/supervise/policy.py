@@ -192,6 +192,21 @@ def restart_delay(
     return min(2.0 ** (recent - 1), _LONGEST_DELAY) if recent else 0.0
 
 
+def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
+    """Returns True if a task has died twice for its memory, and would do so again.
+
+    Args:
+        deaths: When it died so, in seconds on a steady clock.
+        now: The time on the same clock.
+        window: The seconds over which they count. A task that takes longer to fill its
+            memory continues each time from a later checkpoint.
+
+    >>> [is_too_large(deaths, 1000, 600) for deaths in ([990], [300, 990], [700, 990])]
+    [False, False, True]
+    """
+    return sum(now - time < window for time in deaths) > 1
+
+
 def is_gone(failures: int, may_try_again: bool) -> bool:
     """Returns whether to give up a host that cannot be reached.
 

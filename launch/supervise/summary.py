@@ -56,6 +56,8 @@ def _row(
     obeyed = obeyed and not failed_evaluation({plan.task: code})
     status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
+    if task.exit.why:
+        ending += f", {task.exit.why}"
     if task.restarts:
         ending += f", started {task.restarts + 1} times"
     if note:

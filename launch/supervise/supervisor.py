@@ -71,7 +71,8 @@ class Supervisor:
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
-        self._loop.add_checks([self._watch, self._output, self._progress])
+        watches = [self._watch, self._tasks.memory]
+        self._loop.add_checks([*watches, self._output, self._progress])
 
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""
@@ -221,8 +222,9 @@ class Supervisor:
             # A server that ends by itself has failed, too.
             by_itself = self._job.kind != EVERY_TASK
             failed = [task for task in exits if exits[task] != 0 or by_itself]
-            shortage = self._restarts.shortage(failed)
-            verdict = replace(verdict, reason=verdict.reason + shortage)
+            more = next(filter(None, map(self._tasks.why, failed)), "")
+            more += self._restarts.shortage(failed)
+            verdict = replace(verdict, reason=verdict.reason + more)
         return verdict or self._tunnels.failure
 
     def _interrupted(self) -> Verdict:
