@@ -167,7 +167,18 @@ def functional(**options):
     return model
 
 
-@pytest.mark.parametrize("make", [model_of, nested, functional])
+def of_operations(**options):
+    ids = keras.Input((SIZE,), dtype="int64")
+    rows = tfdist.DynamicEmbedding(WIDTH, max_rows=30, **options)(ids)
+    total = keras.ops.sum(rows, axis=-1)
+    part = keras.Input((SIZE,))
+    inner = keras.Model(part, keras.ops.tanh(layers.Dense(3)(part)) * 2.0)
+    model = keras.Model(ids, layers.Dense(1)(inner(total + total[:, ::-1])))
+    model.compile(keras.optimizers.Adagrad(0.1), "mse")
+    return model
+
+
+@pytest.mark.parametrize("make", [model_of, nested, functional, of_operations])
 def test_a_frozen_model_computes_what_the_model_does(make):
     model, x = make(), {"a": X, "b": X[::-1]} if make is functional else X
     fit(model, x)

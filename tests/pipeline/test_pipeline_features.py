@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tfdist.model_parallel.estimated import estimate_layers
 
 from .pipeline_cases import assert_close, logical_devices  # noqa: F401
 
@@ -215,7 +216,7 @@ def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
 
 
 def plan_of(model, placed):
-    graph = tfdist.model_parallel.estimated.estimate_layers(model, flops=1e9)
+    graph = estimate_layers(model, flops=1e9)
     devices = tuple(tfdist.Device(each) for each in ("one", "two"))
     by_node = {node: placed.get(node.partition("#")[0], "one") for node in graph.order}
     return tfdist.LayerPlan(graph, devices, tfdist.Links(1e9), by_node)
@@ -250,6 +251,30 @@ def test_a_plan_of_place_layers_says_the_stages():
     crossed = {"twice": "one", "between": "two", "end": "two"}
     with pytest.raises(tfdist.PipelineError, match="'twice' in several stages"):
         tfdist.PipelineStrategy(plan_of(shared(), crossed))
+
+
+def operations():
+    x = keras.Input((4,), name="x")
+    first = layers.Dense(5, "relu", name="first")(x)
+    inner = keras.Input((5,))
+    twice = keras.Model(inner, keras.ops.tanh(inner) * 2.0, name="twice")
+    summed = twice(first) + keras.ops.sum(first, axis=-1, keepdims=True)
+    return keras.Model(x, layers.Dense(1, name="last")(summed))
+
+
+def test_operations_that_are_no_layers_are_in_stages():
+    def fit(model):
+        return model.fit(X, Y, batch_size=6, shuffle=False, verbose=0).history
+
+    planned = operations()
+    (name,) = [e.name for e in planned.operations if e.name.startswith("sum")]
+    # Keras names the operations of the models that are trained otherwise.
+    strategy = tfdist.PipelineStrategy(plan_of(planned, {name: "two"}), 3)
+    both(operations, fit, strategy)
+    assert len(strategy.devices) == 3
+    keras.utils.clear_session()
+    listed = tfdist.PipelineStrategy([["first", "twice"], ["sum", "last"]])
+    assert listed.stages_of(built(operations))[1] == ["last"]
 
 
 class Own(keras.Model):

@@ -91,7 +91,34 @@ def _as_planned(
             f"{functional.name!r}: it is that of another model. Plan this one by "
             "tfdist.place_layers; the names of layers count"
         )
-    return listed
+    return _renamed(listed, nodes)
+
+
+def _renamed(listed: dict[str, int], nodes: Sequence[Any]) -> dict[str, int]:
+    """Returns the stages of a plan by the names of this model's operations.
+
+    Keras counts the names of operations such as `x + y` within a process, so another
+    model of the same code has other names. Operations of a kind keep their order.
+    """
+    operations = {each.operation.name: each.operation for each in nodes}
+    layers = [n for n, each in operations.items() if isinstance(each, keras.Layer)]
+    planned = _by_kind([each for each in listed if each not in layers])
+    found = {name: listed[name] for name in layers if name in listed}
+    for kind, names in _by_kind([n for n in operations if n not in layers]).items():
+        if len(names) == len(same := planned.get(kind, [])):
+            found |= dict(zip(names, map(listed.__getitem__, same), strict=True))
+    return found
+
+
+def _by_kind(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns names such as `add`, `add_1` by what is before the count, in its order."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        kind, _, number = name.rpartition("_")
+        if not number.isdecimal():
+            kind, number = name, "0"
+        found.setdefault(kind, []).append((int(number), name))
+    return {kind: [name for _, name in sorted(each)] for kind, each in found.items()}
 
 
 def _names(names: Iterable[str]) -> str:
@@ -133,9 +160,9 @@ def _backward(
 
 
 def _check_names(functional: Any, listed: dict[str, int]) -> None:
-    inputs = [each for each in functional.layers if _is_input(each)]
     names = [each.name for each in functional.layers if not _is_input(each)]
-    unknown = [each for each in listed if each not in names + [i.name for i in inputs]]
+    known = {each.name for each in functional.operations}
+    unknown = [each for each in listed if each not in known]
     if unknown:
         raise PipelineError(
             f"stages names {', '.join(map(repr, unknown))}, and the model "

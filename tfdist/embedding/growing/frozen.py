@@ -49,7 +49,7 @@ def frozen(
             copy.freeze(
                 SortedTable(*_kept(layer, min_count, max_rows), layer.output_dim)
             )
-        else:
+        elif isinstance(layer, keras.Layer):  # An operation, such as `a + b`, is none.
             pairs.append((layer, copy))
         return copy
 
