@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
-from tfdist.consistency.combinations import check_combination, go_together
+from tfdist.consistency.combinations import (
+    check_combination,
+    decides_as,
+    go_together,
+    is_free,
+)
 from tfdist.consistency.policy import Phase, check_consistency, for_workers
 from tfdist.consistency.schedule import Released, Schedule
+from tfdist.consistency.setting import setting_of
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange import Every
 from tfdist.parameter_server.narrow import checked_wire_dtype
@@ -194,6 +200,7 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
         (lambda: Synchronous(2, 3).for_workers(4), ValueError, "the cluster has 4"),
         (lambda: together(Synchronous(), Every()), ValueError, "may drop a gradient"),
         (lambda: together(Asynchronous(), Every(5)), ValueError, "sends no gradients"),
+        (lambda: together(Dropping(), Every()), ValueError, "Dropping overrides"),
         (lambda: checked_wire_dtype("int8"), ValueError, "or None .*received 'int8'"),
         (lambda: checked_wire_dtype(16), ValueError, "'bfloat16', .*; received 16"),
         (lambda: check_consistency(object()), TypeError, "no may_start and no counts"),
@@ -215,6 +222,53 @@ def test_what_is_refused_is_not_advised():
     assert go_together(BoundedStaleness(3), Every(), "bfloat16")
     assert not go_together(BoundedStaleness(3), Every(5), None)
     assert not go_together(Synchronous(), Every(), "bfloat16")
+
+
+class Waiting(BoundedStaleness):
+    def may_start(self, step, state):
+        return False
+
+
+class Named(BoundedStaleness):
+    name = "of a user"
+
+
+class Free(Asynchronous):
+    def may_write(self, step, state):
+        return True
+
+
+class SaidToBeFree(Free):
+    is_free = True
+
+
+class Dropping(Synchronous):
+    def counts(self, gradient, state):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("policy", "of", "as_it", "free", "setting"),
+    [
+        (Waiting(3), BoundedStaleness, False, False, "Waiting(max_staleness=3)"),
+        (
+            Waiting(math.inf),
+            BoundedStaleness,
+            False,
+            False,
+            "Waiting(max_staleness=inf)",
+        ),
+        (Named(3), BoundedStaleness, True, False, "bounded:3"),
+        (Named(math.inf), BoundedStaleness, True, True, "asynchronous"),
+        (Free(), Asynchronous, False, False, "Free()"),
+        (SaidToBeFree(), Asynchronous, False, True, "SaidToBeFree()"),
+        (Dropping(), Synchronous, False, False, "synchronous"),
+    ],
+)
+def test_decisions_of_a_subclass_count(policy, of, as_it, free, setting):
+    assert decides_as(policy, of) == as_it
+    assert is_free(policy) == free
+    assert setting_of(policy, 4) == setting
 
 
 def test_any_integer_is_a_bound():

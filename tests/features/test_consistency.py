@@ -341,8 +341,25 @@ class OneAtATime:
         return True
 
 
-def test_a_policy_of_a_user_decides_on_the_chief(strategy, policy):
-    policy(OneAtATime())
+class OneAtATimeOfOurs(tfdist.BoundedStaleness):
+    may_start = OneAtATime.may_start
+
+
+class OneAtATimeOfFree(tfdist.Asynchronous):
+    may_start = OneAtATime.may_start
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        OneAtATime(),
+        OneAtATimeOfOurs(99),
+        OneAtATimeOfOurs(math.inf),
+        OneAtATimeOfFree(),
+    ],
+)
+def test_a_policy_of_a_user_decides_on_the_chief(strategy, policy, of):
+    policy(of)
     model = compiled(strategy)
     history = train(model, epochs=2)
     report = strategy.staleness_report()

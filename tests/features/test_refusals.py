@@ -9,6 +9,7 @@ from models import compiled, mlp
 import launch
 import tf_config
 import tfdist
+from tfdist.keras.optimizers import optimizers_of, with_wrapped
 
 layers = keras.layers
 optimizers = keras.optimizers
@@ -172,17 +173,65 @@ def test_schedule_free_adamw(regression, as_in_the_table):
     as_in_the_table(build, regression, "ScheduleFreeAdamW.*Use AdamW")
 
 
+ANOTHER = {
+    "attribute": lambda optimizer: optimizer,
+    "list": lambda optimizer: [optimizer],
+    "nested": lambda optimizer: {"of": ({"both": [optimizer]},)},
+    "wrapped": lambda optimizer: [optimizers.LossScaleOptimizer(optimizer)],
+}
+
+
 @pytest.mark.parameter_server
-def test_second_optimizer_is_checked(pytestconfig, regression, refused):
+@pytest.mark.parametrize("where", ANOTHER)
+def test_second_optimizer_is_checked(pytestconfig, regression, refused, where):
     if pytestconfig.getoption("strategy") == "rounds":
         pytest.skip("gradients are accumulated in rounds")
 
     def build():
         model = mlp()
-        model.another = optimizers.Adam(gradient_accumulation_steps=4)
+        model.another = ANOTHER[where](optimizers.Adam(gradient_accumulation_steps=4))
         return model
 
-    refused(build, regression, "Adam has gradient_accumulation_steps=4")
+    words = "Adam has gradient_accumulation_steps=4|LossScaleOptimizer"
+    refused(build, regression, words)
+
+
+def test_optimizers_of_a_model_and_of_its_layers():
+    class Owner(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    inner = mlp()
+    outer, plain = Owner([inner]), keras.Sequential([inner])
+    outer.compile("sgd")
+    plain.compile("sgd")
+    assert optimizers_of(outer) == [outer.optimizer, inner.optimizer]
+    assert optimizers_of(plain) == [plain.optimizer]
+    outer.of_each = {
+        1: (optimizers.Adam(), {optimizers.LossScaleOptimizer(optimizers.SGD())})
+    }
+    outer.of_each[2] = outer.of_each
+    assert [type(each) for each in with_wrapped(outer.of_each)] == [
+        *(optimizers.Adam, optimizers.LossScaleOptimizer, optimizers.SGD)
+    ]
+
+
+@pytest.mark.skipif(
+    not hasattr(optimizers, "ScheduleFreeAdamW"), reason="Keras has it since 3.14"
+)
+@pytest.mark.parameter_server
+def test_an_optimizer_is_not_known_by_its_name(
+    pytestconfig, regression, trains, refused
+):
+    if pytestconfig.getoption("strategy") == "rounds":
+        pytest.skip("it trains in rounds")
+
+    class Derived(optimizers.ScheduleFreeAdamW):
+        pass
+
+    refused(lambda: mlp(optimizer=Derived()), regression, "Derived.*Use AdamW")
+    other = type("ScheduleFreeAdamW", (optimizers.SGD,), {})
+    trains(lambda: mlp(optimizer=other(0.01)), *regression, epochs=1, steps=8)
 
 
 @pytest.mark.feature(

@@ -279,9 +279,21 @@ def test_a_layer_on_both_sides_of_a_split_one_is_refused():
         train(shared, tfdist.PipelineStrategy(1, 2), split={"between": 2})
 
 
+class Normalized(keras.optimizers.SGD):
+    """Looks at the norm of each gradient, as a user's own optimizer may."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        unit = gradient / keras.ops.norm(gradient)
+        super().update_step(unit, variable, learning_rate)
+
+
 @pytest.mark.parametrize(
     "optimizer",
-    [lambda: keras.optimizers.SGD(0.1, clipnorm=1.0), keras.optimizers.Adafactor],
+    [
+        lambda: keras.optimizers.SGD(0.1, clipnorm=1.0),
+        *(keras.optimizers.Adafactor, Normalized),
+        lambda: keras.optimizers.LossScaleOptimizer(Normalized()),
+    ],
 )
 def test_optimizers_that_look_at_a_whole_weight_are_refused(optimizer, monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "whole", optimizer)

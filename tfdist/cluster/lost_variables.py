@@ -2,12 +2,19 @@
 
 import gc
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 _log = logging.getLogger("tfdist")
+# By identity, since variables cannot be hashed, with the strategy that lost them.
+_lost: dict[int, tuple[weakref.ref[tf.Variable], str]] = {}
+
+
+class LostVariablesError(RuntimeError):
+    """Variables of a model were lost when its process connected to a cluster."""
 
 
 def tell_of_lost_variables(strategy: str) -> None:
@@ -19,6 +26,7 @@ def tell_of_lost_variables(strategy: str) -> None:
     if next(_variables(), None) is None:
         return
     gc.collect()  # Those of models that were deleted are no loss.
+    _lost.update({id(each): (weakref.ref(each), strategy) for each in _variables()})
     if lost := [each.name.removesuffix(":0") for each in _variables()]:
         _log.warning(
             "%d variables that were made before %s, such as %s, are lost: TensorFlow "
@@ -29,6 +37,31 @@ def tell_of_lost_variables(strategy: str) -> None:
             strategy,
             lost[0],
         )
+
+
+def check_not_lost(model: str, variables: Iterable[Any]) -> None:
+    """Checks that the variables of a model were not lost. Models that nobody uses may be.
+
+    Raises:
+        LostVariablesError: If one was.
+    """
+    for each in variables if _lost else ():
+        known, strategy = _lost.get(id(each), (lambda: None, ""))
+        if known() is each and not _can_be_read(each):
+            raise LostVariablesError(
+                f"the model {model!r} was built before {strategy}(), and its variables, "
+                f"such as {each.name.removesuffix(':0')}, are lost: TensorFlow forgot them "
+                "as this process connected to its cluster. Construct the strategy first, "
+                "then build the model inside `with strategy.scope():`"
+            )
+
+
+def _can_be_read(variable: tf.Variable) -> bool:
+    try:
+        variable.numpy()
+    except tf.errors.OpError:
+        return False
+    return True  # The strategy could not connect.
 
 
 def _variables() -> Iterator[tf.Variable]:

@@ -1,8 +1,24 @@
-"""Which policies go together with local steps, and with fewer bits. Pure."""
+"""What follows from a policy: who has to be asked, and what it goes together with. Pure."""
 
 from typing import Any
 
+from tfdist.consistency.asynchronous import Asynchronous
+from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.synchronous import Synchronous
+
+_DECISIONS = ("may_start", "may_write", "counts", "is_free", "_rooms")
+
+
+def decides_as(policy: Any, kind: type) -> bool:
+    """Returns True if a policy is of a kind, and overrides none of its decisions."""
+    own = type(policy)
+    return (
+        isinstance(policy, kind)
+        and not any(name in vars(policy) for name in _DECISIONS)
+        and all(
+            getattr(own, name, None) is getattr(kind, name, None) for name in _DECISIONS
+        )
+    )
 
 
 def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> None:
@@ -16,6 +32,13 @@ def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> Non
     Raises:
         ValueError: If it cannot.
     """
+    if isinstance(policy, Synchronous) and not decides_as(policy, Synchronous):
+        raise ValueError(
+            f"{type(policy).__name__} overrides decisions of tfdist.Synchronous, whose "
+            "rounds ask nobody: the ps count gradients. Use tfdist.Synchronous itself, or "
+            "a policy that is derived from tfdist.Asynchronous or has the methods "
+            "may_start(step, state) and counts(gradient, state)"
+        )
     if not exchange.is_each_step and not is_free(policy):
         raise ValueError(
             f"consistency={policy!r} speaks of single steps, and exchange={exchange} "
@@ -49,5 +72,11 @@ def go_together(policy: Any, exchange: Any, wire_dtype: str | None) -> bool:
 
 
 def is_free(policy: Any) -> bool:
-    """Whether no step ever waits or is dropped, so that nothing has to be kept."""
-    return bool(getattr(policy, "is_free", False))
+    """Returns True if no step ever waits or is dropped, so that nothing has to be kept."""
+    if not getattr(policy, "is_free", False):
+        return False
+    for kind in (Asynchronous, BoundedStaleness):
+        # Decisions of a subclass count, unless it says itself that it is free.
+        if isinstance(policy, kind) and type(policy).is_free is kind.is_free:
+            return decides_as(policy, kind)
+    return True

@@ -6,6 +6,7 @@ from typing import Any
 from tf_config import contract
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.combinations import decides_as
 from tfdist.consistency.synchronous import Synchronous
 
 
@@ -48,7 +49,7 @@ def setting_of(policy: Any, num_workers: int) -> str:
     """
     if policy == Asynchronous():
         return contract.ASYNCHRONOUS
-    if isinstance(policy, BoundedStaleness):
+    if decides_as(policy, BoundedStaleness):
         if policy.is_free:
             return contract.ASYNCHRONOUS
         return f"{contract.BOUNDED}:{policy.max_staleness}"

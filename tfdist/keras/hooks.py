@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._authors import ending_in_the_program
 from tfdist._refusal import advise
+from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
     building,
     distributed_data,
@@ -226,6 +227,8 @@ def _note_stage(owner: type, name: str, stage: str) -> None:
 
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Also of a model that belongs to no strategy, since it was built before.
+        check_not_lost(self.name, map(_tf.value_of, self.variables))
         with building.in_stage(stage):
             return keras_method(self, *args, **kwargs)
 

@@ -9,18 +9,12 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import current_computation
+from tfdist.keras.optimizers import is_by_element
 from tfdist.keras.step_writes import note_write
 from tfdist.variables import fused_update, keras_variable
 from tfdist.variables.creation import creating
 from tfdist.variables.fused_kernels import RULES
 from tfdist.variables.partitioned import PartitionedVariable
-
-_BY_ELEMENT = frozenset({*RULES, "Lion", "Nadam", "ScheduleFreeAdamW"})
-"""Those of Keras that update each element by its own gradient and slots alone.
-
-Others, such as `Lamb`, `Muon` and whatever a user has written, may look at a norm, a mean
-or a root of the whole weight, which that of a shard is not.
-"""
 
 
 def install() -> None:
@@ -149,17 +143,6 @@ def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., Non
         keras_build(self, variables)
 
     return build
-
-
-def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether an optimizer updates each element of a weight by itself."""
-    if "update_step" in vars(optimizer):
-        return False
-    owner = next(c for c in type(optimizer).__mro__ if "update_step" in vars(c))
-    # A wrapper has no step of its own.
-    is_wrapper = owner in keras.optimizers.Optimizer.__mro__
-    is_keras_own = getattr(keras.optimizers, owner.__name__, None) is owner
-    return is_wrapper or (is_keras_own and owner.__name__ in _BY_ELEMENT)
 
 
 def _fused_where_possible(keras_method: Callable[..., None]) -> Callable[..., None]:

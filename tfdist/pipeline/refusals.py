@@ -6,15 +6,11 @@ import keras
 
 from tfdist import _tf
 from tfdist.keras.building import is_overridden
+from tfdist.keras.optimizers import is_by_element, with_wrapped
 from tfdist.pipeline.errors import PipelineError
 from tfdist.splitting.nodes import pieces_of
 from tfdist.synchronous.fit.refusals import check_optimizer
 
-_OF_WHOLE_WEIGHTS = tuple(
-    getattr(keras.optimizers, name)
-    for name in ("Adafactor", "Lamb", "Muon")
-    if hasattr(keras.optimizers, name)
-)
 _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
@@ -111,13 +107,15 @@ def _check_compiled(model: Any) -> None:
 
 def _check_split(model: Any) -> None:
     split = [each.name for each in model.layers if pieces_of(each)]
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    what = None
-    if getattr(optimizer, "clipnorm", None):
-        what = "has clipnorm, the norm of each weight's gradient"
-    elif isinstance(optimizer, _OF_WHOLE_WEIGHTS):
-        what = "updates a weight by what all of its numbers have in common"
-    if split and what:
+    if not split:
+        return
+    for optimizer in with_wrapped(model.optimizer):
+        if optimizer.clipnorm:
+            what = "has clipnorm, the norm of each weight's gradient"
+        elif not is_by_element(optimizer):
+            what = "may update a weight by what all of its numbers have in common"
+        else:
+            continue
         raise PipelineError(
             f"the optimizer {optimizer.name!r} {what}, but the weights of "
             f"{', '.join(split)} are split, and each part would have its own. Take "

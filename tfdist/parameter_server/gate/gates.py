@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
-from tfdist.consistency.combinations import is_free
+from tfdist.consistency.combinations import decides_as, is_free
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.consistency.timeline import TimelineFile, events_of
@@ -20,8 +20,6 @@ from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
 from tfdist.parameter_server.step_graph.tasks import device_of
-
-_OURS = (Asynchronous, BoundedStaleness)
 
 
 class Gates:
@@ -37,7 +35,8 @@ class Gates:
     def of(self, policy: Any) -> Gate | None:
         """Returns where the steps of a policy report, or None if they need not."""
         # Equal ones are the same, unless they are a user's.
-        key: Any = policy if isinstance(policy, _OURS) else id(policy)
+        is_ours = any(decides_as(policy, k) for k in (Asynchronous, BoundedStaleness))
+        key: Any = policy if is_ours else id(policy)
         if isinstance(policy, Synchronous):
             key = Synchronous  # Rounds know their numbers themselves.
         if key not in self._gates:
@@ -50,7 +49,7 @@ class Gates:
         if is_free(policy):
             return OpenGate(self._meter)
         number = self._strategy.num_replicas
-        if isinstance(policy, BoundedStaleness):
+        if decides_as(policy, BoundedStaleness):
             return BoundedGate(self._meter, number, int(policy.max_staleness))
         return PolicyGate(self._meter, number, policy)
 

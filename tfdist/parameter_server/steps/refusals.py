@@ -12,6 +12,7 @@ from tfdist import _tf
 from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
+from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
 from tfdist.variables.reserved_rows import tables_that_grow
 
@@ -23,6 +24,8 @@ _ON_CHIEF_ONLY = (
     "It exists on the chief only. Every worker has a copy of a tf.lookup.StaticHashTable "
     "if it is created inside"
 )
+# Keras has it since 3.14.
+_SCHEDULE_FREE: Any = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
 
 
 class AsynchronousTrainingError(RefusalError):
@@ -111,21 +114,6 @@ def _check_layer(layer: keras.Layer) -> None:
         )
 
 
-def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Returns the compiled optimizer, and those that a custom `train_step` may use."""
-    candidates = [model.optimizer, *vars(model).values()]
-    optimizers = {
-        id(each): each
-        for each in candidates
-        if isinstance(each, keras.optimizers.Optimizer)
-    }
-    for each in list(optimizers.values()):
-        # keras.optimizers.MultiOptimizer, where this Keras has it.
-        for inner in getattr(each, "optimizers", ()):
-            optimizers[id(inner)] = inner
-    return list(optimizers.values())
-
-
 def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -147,7 +135,7 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
             "one worker would overwrite the weights while the others update them. Set "
             "it to None: fit then writes the averages to the model when it ends"
         )
-    if name == "ScheduleFreeAdamW":
+    if isinstance(optimizer, _SCHEDULE_FREE):
         raise AsynchronousTrainingError(
             f"{name} computes its iterate from two variables that must be read at the "
             "same moment, which the ps do not guarantee. Use AdamW"

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import StepLogs
+from tfdist.keras.optimizers import optimizers_of
 from tfdist.keras.strides import split
 from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
@@ -27,10 +28,7 @@ from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.steps.in_flight import InFlight
 from tfdist.parameter_server.steps.metric_sums import MetricSums
-from tfdist.parameter_server.steps.refusals import (
-    AsynchronousTrainingError,
-    optimizers_of,
-)
+from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
 from tfdist.parameter_server.steps.tracing import trace_for_workers
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
