@@ -464,9 +464,9 @@ def own_rows(strategy):
 
 
 @case
-def own_data(strategy):
+def own_data(strategy, **options):
     """Each worker has different data, and one has less than the other."""
-    model = compiled(strategy)
+    model = compiled(strategy, **options)
     if isinstance(strategy, Alone):
         return result(model, loss=train_as_one_on_own_data(model)) | result(model)
     options = tf.data.Options()
@@ -476,6 +476,12 @@ def own_data(strategy):
     dataset = own_rows(strategy).batch(8).with_options(options)
     history = model.fit(dataset, verbose=0)
     return result(model, loss=history.history["loss"][0])
+
+
+@case
+def own_data_eagerly(strategy):
+    """Steps without a graph have nothing to return where the data has ended."""
+    return own_data(strategy, run_eagerly=True)
 
 
 @case

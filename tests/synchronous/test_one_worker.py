@@ -155,3 +155,39 @@ def test_a_seed_set_again_repeats_the_order_of_the_data(strategy, kind, set_seed
     set_seed(7)
     assert [weight_after_fit(), weight_after_fit()] == [first, second]
     assert first != second
+
+
+def trained_until_the_data_ends(strategy, eagerly=False, **options):
+    """Returns results on 5 batches whose number nobody knows beforehand.
+
+    With `eagerly`, every `tf.function` of the second `fit` runs eagerly.
+    """
+    data = tf.data.Dataset.from_tensor_slices((ROWS[:37], 2 * ROWS[:37]))
+    data = data.filter(lambda x, y: True).batch(8)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], **options)
+    first = model.fit(data, verbose=0, validation_data=data).history
+    tf.config.run_functions_eagerly(eagerly)
+    try:
+        history = model.fit(data, verbose=0, validation_data=data).history
+        found = [model.evaluate(data, verbose=0), model.predict(data, verbose=0)]
+    finally:
+        tf.config.run_functions_eagerly(False)
+    found += [*first.values(), *history.values(), model.get_weights()]
+    found.append([model.optimizer.iterations.numpy()])
+    return [np.concatenate([np.ravel(part) for part in each]) for each in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"run_eagerly": True}, {"eagerly": True, "steps_per_execution": 3}],
+)
+def test_eager_steps_end_with_data_of_unknown_length(strategy, options):
+    expected = trained_until_the_data_ends(strategy)
+    found = trained_until_the_data_ends(strategy, **options)
+    for each, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-5)
+    assert found[-1] == [10]

@@ -21,6 +21,7 @@ from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers import agreement, callbacks
 from tfdist.peers.input import ShardedData
 from tfdist.synchronous.fit import fixed_rows, refusals
+from tfdist.synchronous.fit.model_functions import runs_eagerly
 from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
 from tfdist.synchronous.fit.stride import CommonStride
 
@@ -102,7 +103,7 @@ class SynchronousDriver(DefaultDriver):
                 structure.specs,
                 lambda batch: functions.rehearse(structure, batch),
                 # In eager mode there is no graph, so kinds come from a rehearsal.
-                always=bool(model.run_eagerly),
+                always=runs_eagerly(model),
                 any_rows=True,
             )
 
@@ -153,7 +154,7 @@ class SynchronousDriver(DefaultDriver):
         stage = building.STAGES[method] if method != "predict" else None
         stride = None
         if stage is not None:
-            one_by_one = model.run_eagerly or sees_batches(given, stage)
+            one_by_one = runs_eagerly(model) or sees_batches(given, stage)
             gather = self.strategy.extended.gather_numbers
             if not gather([one_by_one]).any():
                 stride = CommonStride(lambda mine: int(gather([mine]).max()))

@@ -17,6 +17,11 @@ from tfdist.synchronous.replica.all_rows import refusal_in
 from tfdist.synchronous.replica.step import ReplicaStep
 
 
+def runs_eagerly(model: Any) -> bool:
+    """Returns whether a model's steps run without a graph: all functions may do so."""
+    return bool(model.run_eagerly) or tf.config.functions_run_eagerly()
+
+
 class ModelFunctions:
     """The functions of one model, each traced once per structure of batches.
 
@@ -49,7 +54,7 @@ class ModelFunctions:
             execute: What it computes.
             signature: Its arguments' signature; without one, that of its first call.
         """
-        if self.model.run_eagerly:
+        if runs_eagerly(self.model):
             return execute
         if key in self._traced:
             return self._traced[key]

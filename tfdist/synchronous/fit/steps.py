@@ -12,7 +12,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
 from tfdist.peers.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
-from tfdist.synchronous.fit.model_functions import ModelFunctions
+from tfdist.synchronous.fit.model_functions import ModelFunctions, runs_eagerly
 from tfdist.synchronous.fit.refusals import (
     check_assigned,
     check_copies,
@@ -113,7 +113,7 @@ class ReplicaSteps(ModelFunctions):
     @property
     def _kinds(self) -> Reductions:
         """The kinds that a rehearsal found, or None if the step itself is traced."""
-        if not self.model.run_eagerly:
+        if not runs_eagerly(self.model):
             return None
         return _rehearsed[self.model][self._step.__name__]
 
@@ -136,7 +136,9 @@ class ReplicaSteps(ModelFunctions):
                 else:
                     steps = each if asked is None else asked
                     ran, outputs = repeated(attempt, values, steps)
-            return ran, self._logs(outputs)
+            # An eager step leaves nothing, not even zeros, where the data has ended. That
+            # is the same on all workers, so none waits for the others to add up logs.
+            return ran, {} if outputs is None else self._logs(outputs)
 
         in_strides = shares.steps_requested is not None and not single
         key = f"{self.key_of(shares)} {in_strides} {single}"
