@@ -83,6 +83,7 @@ from tfdist.parameter_server.strategy import (
     ParameterServerStrategy as ParameterServerStrategy,
 )
 from tfdist.peers.agreement import UnequalModelError as UnequalModelError
+from tfdist.peers.calls import LoneCallError as LoneCallError
 from tfdist.peers.shares import UnequalDataError as UnequalDataError
 from tfdist.pipeline.errors import PipelineError as PipelineError
 from tfdist.pipeline.strategy import PipelineStrategy as PipelineStrategy

@@ -1,5 +1,7 @@
 """A `@tf.function` that a step calls, or that surrounds a layer, keeps its writes."""
 
+import importlib
+import pkgutil
 import re
 
 import keras
@@ -322,3 +324,39 @@ def test_a_rehearsal_has_the_gradient_of_a_table():
     optimizer.build([table])
     traced = tf.function(step, autograph=False)
     traced.get_concrete_function(tf.TensorSpec([None], tf.int32))
+
+
+TRACED = (
+    "tfdist.keras",
+    "tfdist.variables",
+    "tfdist.parameter_server.rounds",
+    "tfdist.parameter_server.steps",
+    "tfdist.pipeline",
+    "tfdist.synchronous.reader",
+    "tfdist.synchronous.replica",
+)
+"""Packages whose code runs while a step is traced."""
+
+
+def errors_of(package):
+    """Returns the error classes of a package that reach a program."""
+    modules = pkgutil.walk_packages(importlib.import_module(package).__path__)
+    for each in modules:
+        module = importlib.import_module(f"{package}.{each.name}")
+        for name, value in vars(module).items():
+            is_error = isinstance(value, type) and issubclass(value, Exception)
+            # The reader catches its own.
+            is_caught = name == "NotOwnError"
+            if is_error and value.__module__ == module.__name__ and not is_caught:
+                yield value
+
+
+@pytest.mark.parametrize("package", TRACED)
+def test_errors_raised_while_tracing_survive_autograph(package):
+    for error in errors_of(package):
+
+        def step():
+            raise error("the words")  # noqa: B023
+
+        with pytest.raises(error, match="the words"):
+            tf.function(step).get_concrete_function()

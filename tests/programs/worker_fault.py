@@ -36,4 +36,8 @@ class Fault(keras.callbacks.Callback):
 
 
 x = np.ones((4000, 4), "float32")
+if fault == "lone_call":
+    if index == victim:
+        model.predict(x, verbose=0)
+    model.evaluate(x, x[:, :1], verbose=0)
 model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])

@@ -184,6 +184,7 @@ def test_the_public_names():
         "Link",
         "Links",
         "LocalUpdateStrategy",
+        "LoneCallError",
         "LookupBytes",
         "LookupBytesCounter",
         "MaxSizePartitioner",

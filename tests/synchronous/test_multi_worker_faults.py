@@ -1,9 +1,11 @@
 """An error names the worker that is missing, dies, stops or differs."""
 
 import json
+import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
+from tfdist.peers import calls
 from tfdist.peers.shares import row_range
 
 from ..support.deadline import DEADLINE
@@ -103,6 +106,72 @@ def test_every_row_has_one_replica(rows, replicas):
     )
     sizes = [end - begin for begin, end in ranges]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.cluster
+def test_a_call_that_one_worker_alone_makes_is_named_on_every_worker():
+    _, outputs = run("lone_call", 0)
+    for output in outputs.values():
+        error = last_line(output)
+        words = (
+            "LoneCallError: worker:0 calls predict, and worker:1 calls evaluate. All"
+        )
+        assert words in error
+
+
+WORKERS = ["worker:0", "worker:1"]
+
+
+def agreed(gather, ends=False, patience=60.0):
+    return calls.agree("predict", 7, WORKERS, gather, patience, ends)
+
+
+def test_the_same_call_gathers_the_number_of_each_worker():
+    def gather(numbers, timeout):
+        assert timeout is None
+        return np.array([numbers, [numbers[0], 8]])
+
+    assert agreed(gather) == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            tf.errors.DeadlineExceededError,
+            "in a callback, .*not called it within 600 s",
+        ),
+        (tf.errors.InternalError, "another worker has made a call"),
+    ],
+)
+def test_a_call_in_a_callback_that_others_do_not_make_ends(error, words):
+    def gather(numbers, timeout):
+        assert timeout == 600.0
+        is_late = error is tf.errors.DeadlineExceededError
+        message = (
+            "Collective has timed out during execution."
+            if is_late
+            else "Shape mismatch in the collective instance 91"
+        )
+        raise error(None, None, message)
+
+    with pytest.raises(calls.LoneCallError, match=words):
+        agreed(gather, ends=True)
+
+
+def test_who_is_waited_for_is_said_meanwhile_and_afterwards(caplog):
+    warned = threading.Event()
+    caplog.handler.addFilter(lambda _: warned.set() or True)
+
+    def gather(numbers, timeout):
+        assert warned.wait(DEADLINE)
+        raise PeerLostError("worker:1 ended")
+
+    with pytest.raises(PeerLostError) as raised:
+        agreed(gather, patience=0.01)
+    assert "called predict, and waits for another one to call it" in caplog.text
+    if sys.version_info >= (3, 11):
+        assert "called predict, and waits for another" in raised.value.__notes__[0]
 
 
 PEER = tf_config.Task("worker", 1)

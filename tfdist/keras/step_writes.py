@@ -13,11 +13,12 @@ from typing import Any
 import keras
 
 from tfdist._context import setting
+from tfdist._refusal import RefusalError
 
 _noted: ContextVar[dict[int, str] | None] = ContextVar("writes", default=None)
 
 
-class LostWritesError(RuntimeError):
+class LostWritesError(RefusalError):
     """A step writes fewer variables than it did when it was rehearsed."""
 
 

@@ -58,7 +58,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> None:
         self._config = config
         self._startup_timeout = startup_timeout
-        self._peer_timeout = peer_timeout
+        self.peer_timeout = peer_timeout
         self._tasks = [t for t in config.cluster.tasks() if t.job != "evaluator"]
         self._task_device = f"/job:{config.task.job}/replica:0/task:{config.task.index}"
         self._sums = itertools.count()
@@ -279,7 +279,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             "TF_CONFIG, or pass a longer startup_timeout to MultiWorkerMirroredStrategy",
         )
         self._check_device_counts()
-        self._peer_watch = PeerWatch(peers, self._peer_timeout)
+        self._peer_watch = PeerWatch(peers, self.peer_timeout)
         # The threads end with the strategy; at exit they end anyway, as daemons.
         weakref.finalize(self, self._peer_watch.stop).atexit = False
 

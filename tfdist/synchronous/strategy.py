@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.membership import JoinsOnce
 from tfdist.keras.distributed_data import DistributesForFit
+from tfdist.peers import calls
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 WHOLE_BATCH_BYTES = 1 << 28
@@ -40,6 +41,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     - `sum_over_replicas(values, options)`: in a replica, the sums of values of one
       dtype;
     - `lost_peers()`: the tasks that do not respond;
+    - `peer_timeout`: how long a task may fail to respond, in seconds;
     - `call()`: a context for a call that needs all of them.
 
     Args:
@@ -106,7 +108,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 
     def barrier(self) -> None:
         """Waits until every worker has reached this call."""
-        self.extended.gather_numbers([0])
+        self.fit_driver.agree(calls.BARRIER)
 
     @property
     def input_contexts(self) -> list[tf.distribute.InputContext]:

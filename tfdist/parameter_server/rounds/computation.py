@@ -7,12 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._refusal import RefusalError
 from tfdist.keras.computation import Computation
 
 _MEANS = ("mean", "sum_over_batch_size")
 
 
-class RoundError(ValueError):
+class RoundError(RefusalError):
     """The model needs something that `tfdist.Synchronous()` cannot do correctly."""
 
 

@@ -18,7 +18,7 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
 from tfdist.liveness.peers import naming_lost_peers
-from tfdist.peers import agreement, callbacks
+from tfdist.peers import agreement, callbacks, calls
 from tfdist.peers.input import ShardedData
 from tfdist.synchronous.fit import fixed_rows, refusals
 from tfdist.synchronous.fit.model_functions import runs_eagerly
@@ -51,6 +51,7 @@ class SynchronousDriver(DefaultDriver):
 
     def __init__(self, strategy: Any) -> None:
         super().__init__(strategy)
+        self._is_within = False
         self._keeper = Keeper(
             strategy.checkpoints, lambda: strategy.extended, self.join
         )
@@ -113,16 +114,56 @@ class SynchronousDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Starts `fit` from the same state on all workers, and names a lost worker."""
         strategy, extended = self.strategy, self.strategy.extended
-        with naming_lost_peers(extended.lost_peers), extended.call():
+        lost_peers = extended.lost_peers
+        with (
+            calls.naming_lone_calls(),
+            naming_lost_peers(lost_peers),
+            extended.call(),
+        ):
             with contextlib.ExitStack() as stack:
                 if method == "fit":
+                    self.agree(method)
                     agreement.check_arguments(arguments, self._peers)
                     stack.enter_context(self._keeping(model, arguments))
                 stack.enter_context(self._together(model, method, arguments))
+                stack.enter_context(self._within())
                 yield
             if method == "fit" and strategy.num_workers > 1:
                 # After `fit`, every worker may load what the chief's callbacks wrote.
                 strategy.barrier()
+
+    def agree(self, call: str, number: int = 0, is_of_keras: bool = False) -> list[int]:
+        """Checks that all workers begin the same call. Returns the number of each.
+
+        Args:
+            call: One of `calls.CALLS`.
+            number: This worker's.
+            is_of_keras: Whether `fit` makes the call, and no callback.
+
+        Raises:
+            LoneCallError: If another worker begins another call.
+        """
+        if self.strategy.has_one_script or self.strategy.num_workers == 1:
+            return [number]
+        extended = self.strategy.extended
+        # A barrier is there to wait for what another worker does alone.
+        ends = self._is_within and not is_of_keras and call != calls.BARRIER
+        return calls.agree(
+            call,
+            number,
+            extended.worker_names,
+            extended.gather_numbers,
+            extended.peer_timeout,
+            ends,
+        )
+
+    @contextlib.contextmanager
+    def _within(self) -> Iterator[None]:
+        before, self._is_within = self._is_within, True
+        try:
+            yield
+        finally:
+            self._is_within = before
 
     @contextlib.contextmanager
     def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
@@ -148,16 +189,20 @@ class SynchronousDriver(DefaultDriver):
         All workers have to run the same functions: each takes steps one by one if a
         callback of another worker sees them.
 
-        Cost: a message of 8 bytes per worker.
+        Cost: a message of 8 or 16 bytes per worker.
         """
         given = callbacks_of(arguments)
         stage = building.STAGES[method] if method != "predict" else None
+        one_by_one = stage is None or runs_eagerly(model) or sees_batches(given, stage)
+        gather = self.strategy.extended.gather_numbers
+        if method == "fit":
+            any_one_by_one = gather([one_by_one]).any()
+        else:
+            is_of_keras = bool(arguments.get("_use_cached_eval_dataset"))
+            any_one_by_one = any(self.agree(method, int(one_by_one), is_of_keras))
         stride = None
-        if stage is not None:
-            one_by_one = runs_eagerly(model) or sees_batches(given, stage)
-            gather = self.strategy.extended.gather_numbers
-            if not gather([one_by_one]).any():
-                stride = CommonStride(lambda mine: int(gather([mine]).max()))
+        if not any_one_by_one:
+            stride = CommonStride(lambda mine: int(gather([mine]).max()))
         token = _stride.set(stride)
         try:
             yield
