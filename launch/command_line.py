@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from absl import flags
@@ -19,7 +20,7 @@ from launch.loopback import LogDirError
 from launch.network.ports import PortError
 from launch.paths import existing_part
 from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
-from launch.script_source import path_of, stray_flags
+from launch.script_source import op_libraries, path_of, stray_flags
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
 from tf_config.commands import as_typed
@@ -60,6 +61,14 @@ def define_common(values: flags.FlagValues) -> None:
         False,
         "The script is the name of a module, as for python -m.",
         short_name="m",
+        flag_values=values,
+    )
+    flags.DEFINE_list(
+        "import",
+        None,
+        "Modules that a ps or a worker imports before it serves, since they register "
+        "operations that the script uses. By default, the installed libraries of "
+        "TensorFlow operations that the script imports.",
         flag_values=values,
     )
     flags.DEFINE_boolean(
@@ -110,6 +119,9 @@ def parse(
         )
     program = Program(rest[0], tuple(rest[1:]), values.module)
     _check_syntax(program)
+    asked = values["import"].value
+    imports = op_libraries(program) if asked is None else filter(None, asked)
+    program = replace(program, imports=tuple(imports))
     if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     return values, program

@@ -59,7 +59,7 @@ _INSIDE = (
     "progress",
     *("max_restarts", "checkpoint_dir", "connect_timeout"),
     *("pod_failure_policy", "startup_timeout", "grace_period", "straggler_timeout"),
-    *("restart_window", "stall_timeout", "min_workers"),
+    *("restart_window", "stall_timeout", "min_workers", "import"),
 )
 
 

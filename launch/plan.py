@@ -28,11 +28,13 @@ class Program:
         script: The path of a Python script, or the dotted name of a module.
         flags: The script's own arguments.
         is_module: Whether it is a module, which Python finds as `python -m` does.
+        imports: The modules whose operations its servers need.
     """
 
     script: str
     flags: tuple[str, ...] = ()
     is_module: bool = False
+    imports: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -165,11 +167,14 @@ def plan(
 
     def plan_task(task: Task) -> TaskPlan:
         is_server = coordinated and task.job in ("ps", "worker")
+        env = {contract.TF_CONFIG: TFConfig(cluster, task).to_json()}
+        if is_server and program.imports:
+            env[contract.IMPORTS] = ",".join(program.imports)
         return TaskPlan(
             task=task,
             address=cluster.address(task),
             argv=(python, *(server if is_server else program.argv)),
-            env={contract.TF_CONFIG: TFConfig(cluster, task).to_json()},
+            env=env,
             is_server=is_server,
         )
 

@@ -4,7 +4,11 @@ The source is parsed, not run.
 """
 
 import ast
+import importlib.metadata
 import importlib.util
+import mmap
+import re
+import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
@@ -13,6 +17,8 @@ from tf_config.contract import ESTIMATOR_MODULE
 
 # absl defines these in every script that uses it.
 _OF_ANY_SCRIPT = {"help", "log_dir"}
+# As an object that is linked with it names it.
+_OF_TENSORFLOW = b"libtensorflow_framework.so"
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
@@ -23,6 +29,48 @@ def imports_any(program: Program, modules: Collection[str]) -> bool:
         for tree in trees(program)
         for name in _imports(tree, ())
     )
+
+
+def op_libraries(program: Program) -> list[str]:
+    """Returns the installed libraries of TensorFlow operations that a program imports.
+
+    Such a library has a distribution that requires TensorFlow, and shared objects that are
+    linked with TensorFlow's. A library that imports another one requires it.
+    """
+    names = {
+        name.split(".")[0] for tree in trees(program) for name in _imports(tree, ())
+    }
+    names -= {"tensorflow", *sys.stdlib_module_names}
+    names |= {required for name in names for required in _requirements(name)}
+    return sorted(name for name in names if _has_operations(name))
+
+
+def _requirements(name: str) -> list[str]:
+    """Returns the modules that the distribution of a module requires, by their names."""
+    try:
+        required = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [re.split(r"[^\w.-]", each)[0].replace("-", "_") for each in required]
+
+
+def _has_operations(name: str) -> bool:
+    of_tensorflow = [n for n in _requirements(name) if n.startswith("tensorflow")]
+    if name == "tensorflow" or not of_tensorflow or not importlib.util.find_spec(name):
+        return False
+    files = importlib.metadata.files(name) or []
+    return any(_links_tensorflow(str(f.locate())) for f in files if f.suffix == ".so")
+
+
+def _links_tensorflow(path: str) -> bool:
+    try:
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return content.find(_OF_TENSORFLOW) >= 0
+    except (OSError, ValueError):
+        return False
 
 
 def kind_of_script(program: Program, asked: str = AUTO) -> str:

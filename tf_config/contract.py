@@ -25,6 +25,12 @@ STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
 MIN_WORKERS = "TFDIST_MIN_WORKERS"
 """How many workers `fit` needs to start and to go on, as a decimal number."""
 
+IMPORTS = "TFDIST_IMPORTS"
+"""The modules that a ps or a worker imports before it serves, separated by commas.
+
+They register operations that the chief's program uses.
+"""
+
 REPORT_FD = "LAUNCH_REPORT_FD"
 """The file descriptor, as a decimal number, that the chief writes its reports to.
 
@@ -86,6 +92,7 @@ READ_LATE = frozenset(
         CHECKPOINT_DIR,
         STALL_TIMEOUT,
         MIN_WORKERS,
+        IMPORTS,
         REPORT_FD,
         PROGRESS,
         HISTORY,

@@ -3,9 +3,11 @@
     TF_CONFIG=... python -m tfdist.server
 
 The chief's program places variables on the ps and sends steps to the workers;
-a server runs no user code.
+a server runs no user code. It imports the modules that TFDIST_IMPORTS names, which
+register operations of other libraries.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 import tf_config
-from tf_config.contract import EXIT_USAGE
+from tf_config.contract import EXIT_USAGE, IMPORTS
 from tfdist.cluster import spinning, status
 from tfdist.cluster.startup import check_no_proxy
 
@@ -32,7 +34,8 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
 
     Raises:
         tf_config.ClusterError: If the task is not a ps or a worker, this process
-            cannot serve on its address, or the environment names a proxy for a task.
+            cannot serve on its address, or the environment names a proxy for a task or
+            a module that cannot be imported.
     """
     task = config.task
     if task.job not in ("ps", "worker"):
@@ -40,9 +43,27 @@ def start(config: tf_config.TFConfig) -> tf.distribute.Server:
             f"a server is a ps or a worker; this task is {task}. Start your own "
             "script with the TF_CONFIG of the chief instead."
         )
+    import_operations(os.environ.get(IMPORTS, ""))
     server = start_server(config.cluster.cluster_spec(), task)
     status.publish(config, server)
     return server
+
+
+def import_operations(names: str) -> None:
+    """Imports modules that register operations; `names` is the value of `IMPORTS`.
+
+    Raises:
+        tf_config.ClusterError: If one cannot be imported.
+    """
+    for name in filter(None, map(str.strip, names.split(","))):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise tf_config.ClusterError(
+                f"{IMPORTS} names {name}, whose operations the program may use, but it "
+                f"cannot be imported here: {type(error).__name__}: {error}. Install it, or "
+                "start the job with --import= and the modules that the servers need, if any"
+            ) from error
 
 
 def start_server(

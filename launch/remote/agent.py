@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from launch.network.loopback_only import LoopbackOnly
-from launch.remote import host, identity
+from launch.remote import host, identity, memory
 
 CANNOT_START = 126
 """The exit status of a task that could not be started."""
@@ -53,6 +53,9 @@ class Agent:
         self._pid = 0
         self._code: int | None = None
         self._cpu = 0.0
+        self._memory = memory.MemoryWatch()
+        self._was_killed = False
+        self._why = ""
         self._is_server = bool(request["port"])
         self._listens = not self._is_server
         # The present stop of the task, and when it was first seen.
@@ -89,10 +92,11 @@ class Agent:
             self._wait(woken, _NOW_AND_THEN if self._listens else _SOON)
             self._reap()
             self._look()
+            self._memory.check()
         self._kill_rest()
         # Nobody is left who could write, so the pipe ends.
         self._pass_reports()
-        _tell(event="exit", code=self._code, cpu=self._cpu)
+        _tell(event="exit", code=self._code, cpu=self._cpu, why=self._why)
         return 0
 
     def _unlink(self, *_: object) -> None:
@@ -220,6 +224,7 @@ class Agent:
             is_deaf = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
             if signum == signal.SIGTERM and is_deaf and self._is_server:
                 signum = signal.SIGKILL
+            self._was_killed |= signum == signal.SIGKILL
             os.kill(self._pid, signum)
 
     def _pass_reports(self) -> None:
@@ -244,6 +249,8 @@ class Agent:
                 if pid == self._pid:
                     self._code = os.waitstatus_to_exitcode(status)
                     self._cpu = usage.ru_utime + usage.ru_stime
+                    if self._code == -signal.SIGKILL and not self._was_killed:
+                        self._why = self._memory.explain(usage.ru_maxrss * 1024)
 
     def _look(self) -> None:
         if self._code is not None:

@@ -18,7 +18,7 @@ AGENT, PROBE = "agent.py", "probe.py"
 MODULES = (
     *("launch", "launch.network", "launch.network.seccomp"),
     *("launch.network.loopback_only", "launch.remote", "launch.remote.host"),
-    "launch.remote.identity",
+    *("launch.remote.identity", "launch.remote.memory"),
 )
 """What these may import of ours. It travels with them: a host need not have it."""
 

@@ -192,6 +192,21 @@ def restart_delay(
     return min(2.0 ** (recent - 1), _LONGEST_DELAY) if recent else 0.0
 
 
+def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
+    """Returns True if a task has died twice for its memory, and would do so again.
+
+    Args:
+        deaths: When it died so, in seconds on a steady clock.
+        now: The time on the same clock.
+        window: The seconds over which they count. A task that takes longer to fill its
+            memory continues each time from a later checkpoint.
+
+    >>> [is_too_large(deaths, 1000, 600) for deaths in ([990], [300, 990], [700, 990])]
+    [False, False, True]
+    """
+    return sum(now - time < window for time in deaths) > 1
+
+
 def is_gone(failures: int, may_try_again: bool) -> bool:
     """Returns whether to give up a host that cannot be reached.
 
@@ -221,6 +236,27 @@ def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
         plan.task for plan in plans if plan.task.job == "ps" and not plan.is_server
     ]
     return [task for task in tasks if task not in exits]
+
+
+def failed_evaluation(exits: Mapping[Task, int]) -> Verdict | None:
+    """Returns the verdict on evaluators that the launcher has told to end.
+
+    An evaluator that has nothing left to do ends as SIGTERM ends it. One that says by its
+    status, or by ignoring the signal, that it has more to do has failed.
+
+    >>> failed_evaluation({Task("evaluator", 0): -15}), failed_evaluation({})
+    (None, None)
+    >>> failed_evaluation({Task("evaluator", 0): 1}).status
+    1
+    """
+    for task, code in exits.items():
+        if task.job == "evaluator" and code not in (0, -signal.SIGTERM):
+            return Verdict(
+                exit_status(code),
+                f"{task_name(task)} {describe_exit(code)} when it was told to end: it has "
+                "not evaluated the last checkpoint. Increase --straggler_timeout",
+            )
+    return None
 
 
 def exit_status(code: int) -> int:

@@ -45,11 +45,15 @@ class Exit:
         pid: Its process id.
         code: Its return code; the negative signal number if it was killed.
         cpu: Its user and system time, in seconds.
+        peak: The most memory that it had, in bytes.
+        why: What else is known of its end, or ''.
     """
 
     pid: int
     code: int
     cpu: float
+    peak: int = 0
+    why: str = ""
 
 
 def adopt_orphans() -> None:
@@ -99,7 +103,8 @@ def reap() -> list[Exit]:
         if pid == 0:
             return exits
         cpu = usage.ru_utime + usage.ru_stime
-        exits.append(Exit(pid, os.waitstatus_to_exitcode(status), cpu))
+        code, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        exits.append(Exit(pid, code, cpu, peak))
 
 
 def kill_descendants(

@@ -1,6 +1,6 @@
 """What a job has recovered from, and how long it took."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from launch.plan import task_name
@@ -48,14 +48,15 @@ class Recovery:
         return f"recovered: {self.cause}; restarted {names(self.again)}, {took}"
 
 
-def cause_of(exits: Mapping[Task, int]) -> str:
-    """Describes which tasks were lost, and how.
+def cause_of(exits: Mapping[Task, int], why: Callable[[Task], str]) -> str:
+    """Describes which tasks were lost, and how; `why` returns what else is known.
 
-    >>> cause_of({Task("ps", 0): -9, Task("chief", 0): 1})
+    >>> cause_of({Task("ps", 0): -9, Task("chief", 0): 1}, lambda task: "")
     'ps:0 was killed by SIGKILL, chief exited with status 1'
     """
     return ", ".join(
-        f"{task_name(task)} {describe_exit(code)}" for task, code in exits.items()
+        f"{task_name(task)} {describe_exit(code)}{why(task)}"
+        for task, code in exits.items()
     )
 
 

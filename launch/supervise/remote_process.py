@@ -64,7 +64,7 @@ class RemoteProcess:
         output: int,
         events: int,
     ) -> None:
-        self._exit: tuple[int, float] | None = None
+        self._exit: tuple[int, float, str] | None = None
         self._listens = False
         self.was_reached = False
         self._unsent = b""
@@ -121,16 +121,16 @@ class RemoteProcess:
         match event:
             case {"event": "listening"}:
                 self._listens = True
-            case {"event": "exit", "code": int(code), "cpu": float(cpu)}:
-                self._exit = code, cpu
+            case {"event": "exit", "code": int(code), "cpu": float(cpu), **rest}:
+                self._exit = code, cpu, str(rest.get("why", ""))
             case {"event": "report", "line": str(text)}:
                 return Report.from_line(text)
         return None
 
     def exit(self, exit: Exit) -> Exit:
         """Returns how the task ended; `LOST` if its agent could not tell."""
-        code, cpu = self._exit or (LOST, 0.0)
-        return Exit(exit.pid, code, cpu)
+        code, cpu, why = self._exit or (LOST, 0.0, "")
+        return Exit(exit.pid, code, cpu, why=why)
 
     def close(self) -> None:
         """Closes the agent's input, which ends the task."""

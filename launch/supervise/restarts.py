@@ -74,7 +74,7 @@ class Restarts:
         cannot be started, or a host that had some cannot be reached any more.
         """
         job, now, exits = self._job, time.monotonic(), self._tasks.exits
-        cause = cause_of(exits)
+        cause = cause_of(exits, self._tasks.why)
         delay = policy.restart_delay(
             [each.began for each in self.recoveries if not self._was_in_vain(each)],
             now,
@@ -84,9 +84,9 @@ class Restarts:
         if job.kind == EVERY_TASK and self._can_spare(again[:1]):
             # One at a time, since they may be too few without the next.
             again = again[:1]
-            cause = cause_of({task: exits[task] for task in again})
+            cause = cause_of({task: exits[task] for task in again}, self._tasks.why)
             may_come_back = policy.may_come_back(exits[again[0]], exits)
-            if not (may_come_back and job.max_restarts):
+            if not (may_come_back and job.max_restarts) or self._too_large(again):
                 self._give_up(again, cause)
                 return None
         elif lost := self._gone_host(delay is not None):
@@ -97,22 +97,42 @@ class Restarts:
                 return None
             why = f"{lost} cannot be reached any more: its tasks move to other hosts"
             return Verdict(policy.exit_status(policy.LOST), why, lost)
-        if delay is None:
-            return self._too_many(again, cause)
-        return self._restart(again, cause, delay)
+        too_large = self._too_large(again)
+        if delay is not None and not too_large:
+            return self._restart(again, cause, delay)
+        return self._too_many(again, cause, too_large)
 
-    def _too_many(self, again: tuple[Task, ...], cause: str) -> Verdict | None:
+    def _too_many(
+        self, again: tuple[Task, ...], cause: str, too_large: str
+    ) -> Verdict | None:
         """Gives a worker up in place of a restart, or the whole job."""
+        job = self._job
         if worker := self._worst(again):
             # One at a time: its restarts count no more, and may be enough for the rest.
-            self._give_up([worker], f"{cause}; not restarting it (--max_restarts)")
+            why = too_large or "--max_restarts"
+            self._give_up([worker], f"{cause}; not restarting it ({why})")
             return None
-        job, (code, *_) = self._job, self._tasks.exits.values()
+        why = too_large or (
+            f"the job has recovered {job.max_restarts} times within "
+            f"{job.restart_window:g} s (--max_restarts, --restart_window)"
+        )
+        code = next(iter(self._tasks.exits.values()))
         return Verdict(
             policy.exit_status(code) or 1,
-            f"{cause}; not restarting, since the job has recovered "
-            f"{job.max_restarts} times within {job.restart_window:g} s "
-            f"(--max_restarts, --restart_window){self.shortage(again)}",
+            f"{cause}; not restarting, since {why}{self.shortage(again)}",
+        )
+
+    def _too_large(self, lost: Collection[Task]) -> str:
+        """Returns which lost tasks would die for their memory again, or ''."""
+        now, window = time.monotonic(), self._job.restart_window
+        deaths = {task: self._tasks[task].deaths for task in lost}
+        tasks = [t for t in lost if policy.is_too_large(deaths[t], now, window)]
+        if not tasks:
+            return ""
+        return (
+            f"{names(tasks)} died so twice within {window:g} s (--restart_window): use a "
+            "smaller batch or model, start fewer tasks on this machine, or give it more "
+            "memory"
         )
 
     def _restart(

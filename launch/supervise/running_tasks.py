@@ -7,12 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 from launch.console.console import Console
 from launch.job import Job
 from launch.plan import TaskPlan
 from launch.remote import host
+from launch.remote.memory import MemoryWatch
 from launch.supervise import policy, processes
 from launch.supervise.cluster_use import ClusterUse
 from launch.supervise.event_loop import EventLoop
@@ -36,6 +38,7 @@ class RunningTasks:
     Attributes:
         exits: The return code of each task that has ended and was not restarted, in
             order of time; the negative signal number if it was killed.
+        memory: Observes the memory of this machine.
     """
 
     interval = float("inf")  # Every exit wakes the loop, by SIGCHLD.
@@ -60,6 +63,7 @@ class RunningTasks:
         self._reports: list[tuple[TaskProcess, Report]] = []
         self._killed: list[processes.Exit] = []
         self.exits: dict[Task, int] = {}
+        self.memory = MemoryWatch()
 
     def __iter__(self) -> Iterator[TaskProcess]:
         return iter(self._processes.values())
@@ -100,6 +104,11 @@ class RunningTasks:
             self._loop.register(process, partial(self._read, process))
             self._loop.register(process.reports, partial(self._read_reports, process))
         return None
+
+    def why(self, task: Task) -> str:
+        """Returns what else is known of the end of a task, after a comma, or ''."""
+        exit = self._processes[task].exit
+        return f", {exit.why}" if exit and exit.why else ""
 
     def take_reports(self) -> list[tuple[TaskProcess, Report]]:
         """Returns what the tasks have reported since the last call, and by whom."""
@@ -167,6 +176,8 @@ class RunningTasks:
                 # The last lines come before the news of its end.
                 self._read(process)
                 self._read_reports(process)
+                if exit.code == -signal.SIGKILL and not process.was_killed:
+                    exit = replace(exit, why=self.memory.explain(exit.peak))
                 process.ended(exit)
                 assert process.exit
                 self.exits[process.plan.task] = process.exit.code

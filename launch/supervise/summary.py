@@ -6,7 +6,7 @@ from signal import SIGKILL
 
 from launch.job import Job
 from launch.plan import TaskPlan
-from launch.supervise.policy import describe_exit, exit_status
+from launch.supervise.policy import describe_exit, exit_status, failed_evaluation
 from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.task_process import TaskProcess
 from tf_config import Task
@@ -53,8 +53,11 @@ def _row(
     code = task.exit.code
     # The status of a task that was told to end says nothing about the job.
     obeyed = task.told_to_end and code != -SIGKILL
+    obeyed = obeyed and not failed_evaluation({plan.task: code})
     status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
+    if task.exit.why:
+        ending += f", {task.exit.why}"
     if task.restarts:
         ending += f", started {task.restarts + 1} times"
     if note:

@@ -60,14 +60,8 @@ class Supervisor:
         self._progress = ProgressLine(
             job, console, lambda: len(self._restarts.recoveries)
         )
-        self._restarts = Restarts(
-            job,
-            self._tasks,
-            self._loop,
-            self._end_request,
-            console,
-            self._progress.hear,
-        )
+        loop, end, hear = self._loop, self._end_request, self._progress.hear
+        self._restarts = Restarts(job, self._tasks, loop, end, console, hear)
         self._watch = ClusterWatch(
             self._use,
             job.plans,
@@ -77,7 +71,8 @@ class Supervisor:
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
-        self._loop.add_checks([self._watch, self._output, self._progress])
+        watches = [self._watch, self._tasks.memory]
+        self._loop.add_checks([*watches, self._output, self._progress])
 
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""
@@ -97,6 +92,10 @@ class Supervisor:
             verdict = verdict or self._interrupted()
         self._progress.end()
         self._kill_rest()
+        late = policy.failed_evaluation(self._tasks.exits)
+        if late and not verdict.status and not self._end_request:
+            verdict = late
+            self._report(verdict)
         # After `KillNow`, the phases that were not reached count as 0 s.
         marks += [time.monotonic()] * (4 - len(marks))
         self._summarize(verdict, marks)
@@ -223,8 +222,9 @@ class Supervisor:
             # A server that ends by itself has failed, too.
             by_itself = self._job.kind != EVERY_TASK
             failed = [task for task in exits if exits[task] != 0 or by_itself]
-            shortage = self._restarts.shortage(failed)
-            verdict = replace(verdict, reason=verdict.reason + shortage)
+            more = next(filter(None, map(self._tasks.why, failed)), "")
+            more += self._restarts.shortage(failed)
+            verdict = replace(verdict, reason=verdict.reason + more)
         return verdict or self._tunnels.failure
 
     def _interrupted(self) -> Verdict:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from signal import SIGKILL
 
 from launch.console.lines import LineSplitter
 from launch.plan import TaskPlan
@@ -40,7 +41,9 @@ class TaskProcess:
         reports: The file descriptor to wait for reports on.
         told_to_end: Whether the launcher has told the task to end.
         exit: How it ended; None until it is reaped.
+        was_killed: Whether the launcher has sent SIGKILL.
         restarts: How many processes the task had before.
+        deaths: When the task died for its memory, in seconds on a steady clock.
         wall: How long it ran, in seconds; 0 until it is reaped.
 
     Raises:
@@ -61,7 +64,7 @@ class TaskProcess:
     ) -> None:
         self.plan = plan
         self.log_path = log_path
-        self.told_to_end = False
+        self.told_to_end = self.was_killed = False
         self.exit: processes.Exit | None = None
         self._on_line = on_line
         self._lines = LineSplitter()
@@ -90,6 +93,7 @@ class TaskProcess:
         self._started = time.monotonic()
         self.wall = 0.0
         self.restarts: int = 0 if before is None else before.restarts + 1
+        self.deaths: tuple[float, ...] = () if before is None else before.deaths
         self._before = 0.0 if before is None else before.cpu
 
     @property
@@ -171,6 +175,7 @@ class TaskProcess:
     def signal(self, signum: int) -> None:
         """Sends a signal to the task if it is alive."""
         if self.alive:
+            self.was_killed |= signum == SIGKILL
             self._process.signal(signum)
 
     def let_go(self) -> None:
@@ -181,7 +186,10 @@ class TaskProcess:
     def ended(self, exit: processes.Exit) -> None:
         """Records that the task was reaped."""
         self.exit = self._process.exit(exit)
-        self.wall = time.monotonic() - self._started
+        now = time.monotonic()
+        self.wall = now - self._started
+        if self.exit.why:
+            self.deaths += (now,)
 
     def close(self) -> None:
         """Closes the pipes and the log file."""

@@ -1,7 +1,10 @@
 """Estimators of every kind train, evaluate, predict and export on this TensorFlow."""
 
 import operator
+import os
+import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,11 +276,10 @@ def test_train_and_evaluate_with_exporters_and_hooks(tmp_path):
     assert warm.evaluate(linear_input_fn, steps=3)["error"] < 0.1
 
 
-def run_evaluator(model, max_steps):
+def run_evaluator(model, max_steps, **delays):
     """Runs the task `evaluator` until it has seen `max_steps`."""
-    spec = estimator.EvalSpec(
-        linear_input_fn, steps=1, start_delay_secs=0, throttle_secs=0
-    )
+    delays = {"start_delay_secs": 0, "throttle_secs": 0, **delays}
+    spec = estimator.EvalSpec(linear_input_fn, steps=1, **delays)
     executor = executor_of(_tf.module("training")._TrainingExecutor)(
         estimator=model,
         train_spec=estimator.TrainSpec(linear_input_fn, max_steps=max_steps),
@@ -308,6 +310,45 @@ def test_an_evaluator_takes_the_next_checkpoint_where_one_is_gone(
     run_evaluator(model, max_steps=20)
     assert [metrics["global_step"] for metrics in found] == [20]
     assert "model.ckpt-10 was deleted during its evaluation" in caplog.text
+
+
+@pytest.fixture
+def trained(tmp_path):
+    model = estimator.Estimator(linear_model_fn, model_dir=str(tmp_path))
+    model.train(linear_input_fn, steps=1)
+    return model
+
+
+def test_an_evaluator_does_not_sleep_when_all_steps_are_done(trained, monkeypatch):
+    def wake(seconds):
+        raise AssertionError(f"it sleeps for {seconds} s")
+
+    monkeypatch.setattr("time.sleep", wake)
+    # The delays of an `EvalSpec` that is given none.
+    run_evaluator(trained, 1, start_delay_secs=120, throttle_secs=600)
+    assert list(Path(trained.model_dir, "eval").glob("events.*"))
+
+
+@pytest.fixture
+def sigterm():
+    """Gives SIGTERM the handler of a program in place of the tests' own."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield signal.SIGTERM
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_an_evaluator_that_must_end_too_early_fails(
+    trained, sigterm, monkeypatch, caplog
+):
+    def told_to_end(*args, **kwargs):
+        os.kill(os.getpid(), sigterm)
+
+    monkeypatch.setattr(trained, "evaluate", told_to_end)
+    with pytest.raises(SystemExit) as ended:
+        run_evaluator(trained, max_steps=1)
+    assert ended.value.code == 1
+    assert "has not evaluated" in caplog.text
+    assert "model.ckpt-1" in caplog.text
 
 
 def test_an_evaluator_does_not_hide_other_errors(tmp_path, monkeypatch):

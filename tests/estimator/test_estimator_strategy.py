@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
-from tfdist.estimator.evaluator import ChiefWatch
+from tfdist.estimator.evaluator import ChiefWatch, Schedule
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
@@ -176,35 +176,75 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
+        monkeypatch.setattr("time.sleep", self.sleep)
+        self.events = {}
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for time in [time for time in self.events if time <= self.now]:
+            self.events.pop(time)()
+
+
+class Chief:
+    """A chief that listens or not, and its newest checkpoint."""
+
+    listens = True
+    newest = None
+
+    def schedule(self, max_steps=None):
+        watch = ChiefWatch(lambda: self.listens, startup_timeout=600, patience=60)
+        return Schedule(lambda: self.newest, max_steps, watch)
+
+    def leaves(self):
+        self.listens = False
 
 
 def test_evaluator_ends_when_the_chief_has_gone_and_nothing_is_left(monkeypatch):
-    clock, there = Clock(monkeypatch), True
-    watch = ChiefWatch(lambda: there, startup_timeout=600, patience=60)
-    assert watch.should_continue()
-    watch.evaluated(False)
-    there, clock.now = False, 59
-    assert watch.should_continue()
-    clock.now = 61
-    watch.evaluated(True)  # The last checkpoint is never left out.
-    assert watch.should_continue()
-    watch.evaluated(False)
-    assert not watch.should_continue()
+    clock, chief = Clock(monkeypatch), Chief()
+    schedule = chief.schedule()
+    assert schedule.should_continue()
+    chief.leaves()
+    clock.now = 59
+    assert schedule.should_continue()
+    clock.now, chief.newest = 61, "model.ckpt-5"
+    assert schedule.should_continue()  # The last checkpoint is never left out.
+    schedule.evaluated = chief.newest
+    assert not schedule.should_continue()
 
 
 def test_evaluator_waits_for_a_chief_that_is_started_later_or_again(monkeypatch):
-    clock, there = Clock(monkeypatch), False
-    watch = ChiefWatch(lambda: there, startup_timeout=600, patience=60)
-    watch.evaluated(False)
+    clock, chief = Clock(monkeypatch), Chief()
+    schedule, chief.listens = chief.schedule(), False
     clock.now = 599
-    assert watch.should_continue()
-    there = True
-    assert watch.should_continue()
-    there, clock.now = False, 650
-    assert watch.should_continue()
-    there = True
-    assert watch.should_continue()
-    there, clock.now = False, 700
-    assert watch.should_continue()
+    assert schedule.should_continue()
+    chief.listens = True
+    assert schedule.should_continue()
+    clock.now, chief.listens = 650, False
+    assert schedule.should_continue()
+    chief.listens = True
+    assert schedule.should_continue()
+    clock.now, chief.listens = 700, False
+    assert schedule.should_continue()
     clock.now = 711
-    assert not watch.should_continue()
+    assert not schedule.should_continue()
+
+
+def test_a_delay_ends_with_the_training_if_a_checkpoint_waits(monkeypatch):
+    clock, chief = Clock(monkeypatch), Chief()
+    schedule = chief.schedule()
+    clock.events[20] = chief.leaves
+    chief.newest = "model.ckpt-5"
+    schedule.pause(120)
+    assert clock.now == 20
+    # No other checkpoint comes: the evaluator ends when the chief cannot come back.
+    schedule.evaluated = chief.newest
+    schedule.pause(600)
+    assert clock.now == 79
+    assert not schedule.should_continue()
+
+
+def test_a_delay_lasts_while_the_chief_trains(monkeypatch):
+    clock, chief = Clock(monkeypatch), Chief()
+    chief.newest = "model.ckpt-5"
+    chief.schedule().pause(120)
+    assert clock.now == 120

@@ -138,6 +138,21 @@ def test_it_ends_in_the_same_way(forker, script, code, status):
     assert forked[0] == spawned[0] == status
 
 
+def test_a_server_imports_what_it_is_told_to(forker, script):
+    script("import os\nprint('registers', flush=True)\nos._exit(5)", "operations.py")
+    config = {"cluster": {"chief": ["a:1"], "ps": ["a:2"], "worker": ["a:3"]}}
+    config["task"] = {"type": "ps", "index": 0}
+    variables = {"TFDIST_IMPORTS": "operations", "TF_CONFIG": json.dumps(config)}
+    code = f"""
+import os
+os.environ.update({variables!r})
+from tfdist import server
+server.main()
+"""
+    for status, output in forker.both(script(code)):
+        assert (status, output.splitlines()[-1]) == (5, "registers")
+
+
 def test_what_runs_last_still_finds_main(forker, script):
     path = script("""
 import atexit, pickle, threading, time

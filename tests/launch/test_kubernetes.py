@@ -11,10 +11,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from absl import flags
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launch import kubernetes
+from launch import cluster_flags, kubernetes
 from launch.command_line import UsageError
 from launch.engines import kubernetes as engine
 from launch.engines import (
@@ -294,6 +295,13 @@ def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
 
 
 # The command.
+
+
+def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
+    values = flags.FlagValues()
+    cluster_flags.define(values)
+    here = {"module", "m", "dry_run", "help", "log_dir"}
+    assert {*values} - {*kubernetes._INSIDE} == here
 
 
 def test_a_dry_run_prints_objects(capsys):

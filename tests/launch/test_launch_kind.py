@@ -3,7 +3,7 @@
 import pytest
 
 from launch.plan import Program
-from launch.script_source import kind_of_script
+from launch.script_source import kind_of_script, op_libraries
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,42 @@ def test_others_are_left_to_the_cluster(text, tmp_path):
 
 def test_script_that_is_not_there():
     assert kind_of_script(Program("absent.py")) == "auto"
+
+
+OBJECT = b"\x7fELF... libtensorflow_framework.so.2 ..."
+
+
+def install(directory, name, module, requires=(), content=b""):
+    """Installs a distribution that has one module with one shared object."""
+    (directory / module).mkdir()
+    (directory / module / "__init__.py").touch()
+    (directory / module / "_ops.so").write_bytes(content)
+    info = directory / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", *(f"Requires-Dist: {each}" for each in requires)]
+    (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, "", ""]))
+    (info / "RECORD").write_text(f"{module}/__init__.py,,\n{module}/_ops.so,,\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import some_text as text", ["some_text"]),
+        ("from some_text.core import split", ["some_text"]),
+        ("import some_hub", ["some_text"]),  # It requires the library, and imports it.
+        ("import fast_arrays, some_models, os, absent, tensorflow", []),
+        ("", []),
+    ],
+)
+def test_a_library_of_operations_is_known_by_what_it_is_linked_with(
+    source, expected, tmp_path, monkeypatch
+):
+    site, script = tmp_path / "site", tmp_path / "train.py"
+    site.mkdir()
+    install(site, "some-text", "some_text", ["tensorflow<3,>=2"], OBJECT)
+    install(site, "some-hub", "some_hub", ["numpy", "some-text; os_name != 'nt'"])
+    install(site, "some-models", "some_models", ["tensorflow>=2"], b"\x7fELF libc")
+    install(site, "fast-arrays", "fast_arrays", ["numpy"], OBJECT)
+    monkeypatch.syspath_prepend(site)
+    script.write_text(source)
+    assert op_libraries(Program(str(script))) == expected

@@ -128,6 +128,25 @@ def test_evaluator_runs_the_script_and_ends_with_the_chief(launcher):
     assert "evaluator  ended by the launcher" in errors
 
 
+def test_an_evaluator_that_has_more_to_do_fails_the_job(launcher):
+    script = launcher.script(
+        """
+        import os, signal, time
+        if "evaluator" in os.environ["TF_CONFIG"]:
+            signal.signal(signal.SIGTERM, lambda *_: exit(1))
+            open("evaluates", "w")
+            time.sleep(600)
+        while not os.path.exists("evaluates"):
+            time.sleep(0.05)
+        """
+    )
+    flags = ["--program=every_task", "--num_ps=0", "--num_workers=1", "--evaluator"]
+    status, _, errors = launcher.run(*flags, "--straggler_timeout=0.1", script)
+    assert status == 1
+    assert "it has not evaluated the last checkpoint" in errors
+    assert re.search(r"evaluator +ended by the launcher +1 ", errors)
+
+
 def test_output_is_prefixed_on_the_terminal_and_complete_in_the_log(launcher):
     script = launcher.script(
         r"""

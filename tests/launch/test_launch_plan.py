@@ -51,6 +51,14 @@ def test_each_task_gets_its_own_tf_config_and_nothing_else():
         assert each.env["TF_CONFIG"] == TFConfig(PS_CLUSTER, each.task).to_json()
 
 
+def test_servers_are_told_which_modules_to_import():
+    program = Program("train.py", imports=("tensorflow_text", "ops"))
+    told = {e.name: e.env.get("TFDIST_IMPORTS") for e in plan(PS_CLUSTER, program)}
+    server = "tensorflow_text,ops"
+    both = dict.fromkeys(("ps:0", "ps:1", "worker:0"), server)
+    assert told == {"chief": None, **both, "evaluator": None}
+
+
 def test_host_and_port_of_a_task():
     each = plan(PS_CLUSTER, PROGRAM)[2]
     assert (each.host, each.port) == ("b", 2)

@@ -16,7 +16,7 @@ from launch.network import ports
 from launch.remote import channel
 from launch.supervise import remote_process
 
-from ..launch_programs.launcher import DEADLINE, marked, wait_for
+from ..launch_programs.launcher import DEADLINE, marked, small_cgroup, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,16 @@ def test_the_exit_of_a_task_is_told_as_it_was(host, code, expected):
     exit, _, events = end_of(host.start("-c", code))
     assert exit["code"] == expected
     assert exit["cpu"] > 0
+    assert exit["why"] == ""
     assert [each["event"] for each in events] == ["started"]
+
+
+def test_a_task_that_takes_all_memory_is_told_from_one_that_is_killed(host):
+    with small_cgroup() as enter:
+        agent = host.start("-c", "bytearray(2**30)", before=f"{enter}; ")
+        exit, _, _ = end_of(agent)
+    assert exit["code"] == -9
+    assert exit["why"].startswith("probably out of memory: it used 0.")
 
 
 def test_a_task_gets_its_environment_and_directory(host):

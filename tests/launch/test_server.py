@@ -54,6 +54,16 @@ def test_a_malformed_tf_config_is_one_message():
     assert "TF_CONFIG" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_module_that_cannot_be_imported_is_one_message(monkeypatch):
+    monkeypatch.setenv("TFDIST_IMPORTS", "json, nothing_like_it")
+    done = serve(config("ps"))
+    assert done.returncode == 2
+    assert "TFDIST_IMPORTS names nothing_like_it" in done.stderr
+    assert "start the job with --import=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.cluster
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other:

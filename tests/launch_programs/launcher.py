@@ -1,5 +1,6 @@
 """Runs `launch.local` on stand-ins, and knows which processes came of it."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,6 +10,8 @@ import textwrap
 import time
 import uuid
 from pathlib import Path
+
+import pytest
 
 import launch
 
@@ -40,6 +43,29 @@ def marked(mark):
         if mark.encode() in text:  # A zombie has neither.
             found.append(int(directory.name))
     return found
+
+
+@contextlib.contextmanager
+def small_cgroup():
+    """Makes a cgroup with 0.4 GB of memory; yields the shell command that enters it."""
+    root = Path("/sys/fs/cgroup/memory")
+    name, limit = "memory.limit_in_bytes", 400 * 2**20
+    if not root.exists():
+        root, name = root.parent, "memory.max"
+    group = root / f"tfdist-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / name).write_text(str(limit))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"cannot make a cgroup that limits memory: {error}")
+    for swap, most in (("memory.memsw.limit_in_bytes", limit), ("memory.swap.max", 0)):
+        if (group / swap).exists():
+            (group / swap).write_text(str(most))
+    yield f"echo $$ > {group}/cgroup.procs"
+    wait_for(lambda: not (group / "cgroup.procs").read_text(), "end of the group")
+    group.rmdir()
 
 
 class Launcher:

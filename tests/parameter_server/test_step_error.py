@@ -101,6 +101,17 @@ def test_an_error_keeps_its_type():
     assert shortened(error).message == SHORT
 
 
+def test_an_operation_that_a_server_does_not_know_has_a_remedy():
+    message = (
+        "Op type not registered 'Split>Whitespace' in binary running on h1. Make sure "
+        "the Op and Kernel are registered in the binary running in this process."
+    )
+    short = shortened(tf.errors.NotFoundError(None, None, message)).message
+    assert "does not know the operation Split>Whitespace" in short
+    assert "--import=MODULE" in short
+    assert "TFDIST_IMPORTS=MODULE" in short
+
+
 def test_the_coordinators_log_is_shortened():
     def filtered(module, message):
         record = logging.LogRecord(

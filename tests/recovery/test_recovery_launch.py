@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ..launch_programs.launcher import Launcher, marked, wait_for
+from ..launch_programs.launcher import Launcher, marked, small_cgroup, wait_for
 from ..support.deadline import DEADLINE
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -121,6 +122,34 @@ def test_restarts_are_bounded(launcher):
     assert status == 137
     assert errors.count("restarting chief, ps:0, ps:1") == 2
     assert "not restarting, since the job has recovered 2 times within 600 s" in errors
+
+
+@pytest.fixture
+def small_group():
+    with small_cgroup() as command:
+        yield command
+
+
+def test_a_task_that_twice_takes_all_memory_is_not_started_again(launcher, small_group):
+    launcher.prefix = ("sh", "-c", f'{small_group}; exec "$@"', "sh")
+    script = launcher.script("print('begins', flush=True); bytearray(2**30)")
+    status, output, errors = launcher.run("--num_ps=1", "--num_workers=1", script)
+    assert status == 137
+    assert output.count("begins") == 2
+    end = (
+        r"chief was killed by SIGKILL, probably out of memory: it used 0\.\d of 0\.4 GB"
+    )
+    assert re.search(f"{end}: restarting chief, ps:0\n", errors)
+    assert re.search(f"{end}; not restarting, since chief died so twice", errors)
+
+
+def test_a_task_that_is_killed_has_not_run_out_of_memory(launcher):
+    script = launcher.script("import os; os.kill(os.getpid(), 9)")
+    flags = ["--num_ps=1", "--num_workers=1", "--max_restarts=2"]
+    status, _, errors = launcher.run(*flags, script)
+    assert status == 137
+    assert "not restarting, since the job has recovered 2 times" in errors
+    assert "out of memory" not in errors
 
 
 def test_ctrl_c_while_a_start_is_put_off(launcher):

@@ -1,8 +1,12 @@
-"""How an evaluator waits for checkpoints, evaluates each, and stops."""
+"""The evaluator's schedule: it waits for checkpoints, evaluates each, and ends."""
 
+import contextlib
 import logging
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,14 +17,16 @@ from tfdist.cluster.startup import unreachable
 _log = logging.getLogger("tfdist")
 
 PATIENCE_SECONDS = 60.0
+_SECONDS_BETWEEN_LOOKS = 1.0
+# TensorFlow warns of a throttle of exactly 0, which is the user's own.
+_ALMOST_ZERO = 1e-9
 
 
 class ChiefWatch:
-    """Stops a continuous evaluation after the chief has exited.
+    """Observes whether the chief responds.
 
-    TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
-    `max_steps`, or if a hook stops the training early. The chief may take `startup_timeout`
-    seconds to start, and `patience` seconds to restart.
+    The chief may take `startup_timeout` seconds to start, and `patience` seconds to
+    restart.
     """
 
     def __init__(
@@ -30,29 +36,29 @@ class ChiefWatch:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._listens = listens
-        self._patience = startup_timeout
-        self._patience_later = patience
+        self._startup_timeout = startup_timeout
+        self._patience = patience
         self._seen = time.monotonic()
-        self._has_evaluated = True
+        self._was_seen = False
 
-    def should_continue(self) -> bool:
-        """Returns whether to wait for another checkpoint."""
+    @property
+    def away(self) -> float:
+        """For how many seconds the chief has not responded."""
+        now = time.monotonic()
         if self._listens():
-            self._seen, self._patience = time.monotonic(), self._patience_later
-        away = time.monotonic() - self._seen
-        # The chief may have written another checkpoint during the last evaluation.
-        if self._has_evaluated or away < self._patience:
-            return True
-        _log.warning(
-            "the evaluator exits: no response from the chief for %.0f s, and its last "
-            "checkpoint has been evaluated",
-            away,
-        )
-        return False
+            self._seen, self._was_seen = now, True
+        return now - self._seen
 
-    def evaluated(self, found: bool) -> None:
-        """Notes whether the last evaluation found a new checkpoint."""
-        self._has_evaluated = found
+    @property
+    def has_left(self) -> bool:
+        """Whether the chief has responded before, and does not now."""
+        return self.away > 0 and self._was_seen
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the chief has not responded for too long to come back."""
+        away = self.away
+        return away >= (self._patience if self._was_seen else self._startup_timeout)
 
 
 def watch_chief(cluster: Cluster, startup_timeout: float) -> ChiefWatch | None:
@@ -95,6 +101,102 @@ class RetryingEvaluator:
                 )
 
 
+class Schedule:
+    """Decides when the next evaluation begins, and when the last one has ended.
+
+    TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
+    `max_steps`, or if a hook stops the training early. It also sleeps through the end of
+    the training for `EvalSpec.start_delay_secs` or `throttle_secs`. Here these delays
+    hold while the chief trains. The last checkpoint is evaluated at once.
+
+    Args:
+        newest: Returns the path of the newest checkpoint, or None.
+        max_steps: The number of steps after which the training is over, or None.
+        watch: Observes the chief; None if the chief has no server.
+
+    Attributes:
+        evaluated: The path of the checkpoint that was evaluated last.
+    """
+
+    def __init__(
+        self,
+        newest: Callable[[], str | None],
+        max_steps: int | None,
+        watch: ChiefWatch | None,
+    ) -> None:
+        self._newest = newest
+        self._max_steps = max_steps
+        self._watch = watch
+        self.evaluated: str | None = None
+
+    def should_continue(self) -> bool:
+        """Returns whether to evaluate another checkpoint, or to wait for one."""
+        if self._watch is None or not self._watch.is_gone or self._is_behind():
+            return True
+        _log.warning(
+            "the evaluator exits: no response from the chief for %.0f s, and its last "
+            "checkpoint has been evaluated",
+            self._watch.away,
+        )
+        return False
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps until the time is over, or the training is."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._is_over():
+            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
+
+    def _is_behind(self) -> bool:
+        return self._newest() not in (None, self.evaluated)
+
+    def _is_over(self) -> bool:
+        if self._has_all_steps():
+            return True
+        if self._watch is None:
+            return False
+        # A chief that restarts costs one evaluation that comes early.
+        return self._watch.has_left if self._is_behind() else self._watch.is_gone
+
+    def _has_all_steps(self) -> bool:
+        newest = self._newest()
+        if newest is None or not self._max_steps:
+            return False
+        try:
+            step = tf.train.load_variable(newest, "global_step")
+        except (ValueError, tf.errors.OpError):
+            return False  # The chief has deleted it, and has written another one.
+        return bool(step >= self._max_steps)
+
+    @contextlib.contextmanager
+    def told_to_end(self) -> Iterator[None]:
+        """Makes SIGTERM an error if it leaves the last checkpoint without evaluation."""
+        is_free = threading.current_thread() is threading.main_thread() and (
+            signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
+        if not is_free:
+            yield
+            return
+        signal.signal(signal.SIGTERM, self._end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _end(self, *_: object) -> None:
+        newest = self._newest()
+        is_over = self._watch is None or self._watch.away > 0
+        if is_over and (newest is None or newest != self.evaluated):
+            _log.error(
+                "the evaluator was told to end (SIGTERM), but %s. The launcher allows "
+                "--straggler_timeout seconds after the chief's end: increase it, or "
+                "evaluate fewer steps (EvalSpec)",
+                f"has not evaluated {newest}" if newest else "has found no checkpoint",
+            )
+            raise SystemExit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
     """Derives the executor of an evaluator from the one of tensorflow-estimator.
 
@@ -104,18 +206,29 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
     class Executor(base):
         """Evaluates each checkpoint of the chief, until the chief has exited."""
 
+        def _start_continuous_evaluation(self) -> None:
+            newest, steps = self.estimator.latest_checkpoint, self._train_spec.max_steps
+            self._schedule = Schedule(newest, steps, watch)
+            with self._schedule.told_to_end():
+                self._schedule.pause(self._eval_spec.start_delay_secs)
+                self._eval_spec = self._eval_spec._replace(start_delay_secs=0)
+                super()._start_continuous_evaluation()
+
         def _execute_evaluator_once(
-            self, evaluator: Any, continuous_eval_listener: Any, throttle_secs: int
+            self, evaluator: Any, continuous_eval_listener: Any, throttle_secs: float
         ) -> tuple[Any, bool]:
-            if watch is not None and not watch.should_continue():
+            if not self._schedule.should_continue():
                 return None, True
+            began = time.monotonic()
             result, should_stop = super()._execute_evaluator_once(
                 RetryingEvaluator(evaluator, self.estimator),
                 continuous_eval_listener,
-                throttle_secs,
+                min(throttle_secs, _ALMOST_ZERO),
             )
-            if watch is not None:
-                watch.evaluated(bool(result.metrics))
+            if result is not None and result.checkpoint_path:
+                self._schedule.evaluated = result.checkpoint_path
+            if not should_stop:
+                self._schedule.pause(throttle_secs - (time.monotonic() - began))
             return result, should_stop
 
     return Executor

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_config.contract import IMPORTS
 from tfdist import _tf
 from tfdist._authors import Author, author, line_of
 
@@ -22,6 +23,7 @@ _WORKER = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _AFTER_THE_REASON = re.compile(
     r"\n\t \[\[|\nAdditional GRPC error|\n:UNKNOWN:| \[Op:|\n\nOriginal stack trace"
 )
+_NOT_REGISTERED = re.compile("Op type not registered '([^']+)'")
 _NO_FRAMES = "<stack traces unavailable>"
 # Several operations failed: the first that was not cancelled is the cause.
 _SEVERAL = re.compile(
@@ -64,10 +66,22 @@ def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpErro
     `of_shapes` is added to one about shapes that do not match.
     """
     message = str(error.message)
-    short = summary(message)
+    short = _with_remedy(summary(message))
     if of_shapes and of_shapes not in short and is_about_shapes(message):
         short = f"{short}\n  {of_shapes}"
     return saying(error, short)
+
+
+def _with_remedy(message: str) -> str:
+    """Returns a message, or a better one of an operation that a server does not know."""
+    if not (found := _NOT_REGISTERED.search(message)):
+        return message
+    return (
+        f"a ps or a worker does not know the operation {found[1]}, because it has not "
+        "imported the library that registers it, as this program has. Start the job with "
+        "--import=MODULE, for example --import=tensorflow_text, or a server by hand with "
+        f"{IMPORTS}=MODULE in its environment"
+    )
 
 
 def saying(error: tf.errors.OpError, message: str) -> tf.errors.OpError:

@@ -1,0 +1,130 @@
+"""Signs that the kernel has killed a process because the memory ran out."""
+
+import collections
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_INTERVAL = 1.0  # seconds
+_KEPT = 5
+_ALMOST_ALL = 0.95
+_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory")  # Of cgroup v2, and of v1.
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+_USES = ("memory.current", "memory.usage_in_bytes")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of this machine, or of the cgroup nearest to its limit, at one moment.
+
+    Attributes:
+        used: Bytes that processes have, without caches that the kernel can drop.
+        limit: Bytes that they may have.
+        kills: How many processes the kernel has killed for their memory since it booted.
+    """
+
+    used: int
+    limit: int
+    kills: int
+
+
+def explain(peak: int, samples: Sequence[Memory]) -> str:
+    """Returns what to say of a process that somebody has killed (SIGKILL), or ''.
+
+    Args:
+        peak: The most bytes of memory that it had.
+        samples: The memory in the last seconds before its end, and at its end.
+
+    >>> free, full = Memory(2 * 10**9, 8 * 10**9, 3), Memory(79 * 10**8, 8 * 10**9, 3)
+    >>> explain(7 * 10**9, [free, full])
+    'probably out of memory: it used 7.0 of 8.0 GB'
+    >>> explain(10**9, [free, free])
+    ''
+    >>> explain(10**9, [free, Memory(2 * 10**9, 8 * 10**9, 4)])  # The kernel killed one.
+    'probably out of memory: it used 1.0 of 8.0 GB'
+    """
+    fullest = max(samples, key=lambda each: each.used / each.limit)
+    is_full = fullest.used >= _ALMOST_ALL * fullest.limit
+    if not is_full and samples[-1].kills == samples[0].kills:
+        return ""
+    had, all_ = (size / 1e9 for size in (peak, fullest.limit))
+    return f"probably out of memory: it used {had:.1f} of {all_:.1f} GB"
+
+
+def measure() -> Memory:
+    """Measures the memory of this machine and of this process's cgroups."""
+    # Of sizes that a kernel does not tell, nothing is said.
+    machine = _numbers("/proc/meminfo")
+    total = machine.get("MemTotal:", 1) * 1024
+    found = [(total - machine.get("MemAvailable:", total // 1024) * 1024, total)]
+    for directory in _cgroups():
+        for limit_name, use_name in zip(_LIMITS, _USES, strict=True):
+            with contextlib.suppress(OSError, ValueError):
+                limit = int(_read(f"{directory}/{limit_name}"))  # "max" is none.
+                used = int(_read(f"{directory}/{use_name}"))
+                found.append((used - _cached(f"{directory}/memory.stat"), limit))
+    used, limit = max(found, key=lambda each: each[0] / each[1])
+    return Memory(used, limit, _numbers("/proc/vmstat").get("oom_kill", 0))
+
+
+def _cgroups() -> list[str]:
+    """Returns the directories of this process's cgroups, and of those around them.
+
+    A container sees a part of them, and its own as the root.
+    """
+    directories: list[str] = []
+    try:
+        lines = _read("/proc/self/cgroup").splitlines()
+    except OSError:
+        return directories
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root = _ROOTS[bool(kinds)]
+        parts = [part for part in path.split("/") if part]
+        directories += ["/".join([root, *parts[:n]]) for n in range(len(parts) + 1)]
+    return directories
+
+
+def _cached(path: str) -> int:
+    stat = _numbers(path)
+    # A cgroup of v1 counts those within it in `total_...` only.
+    prefix = "total_" if "total_active_file" in stat else ""
+    return sum(stat.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
+
+
+def _numbers(path: str) -> dict[str, int]:
+    try:
+        rows = [line.split() for line in _read(path).splitlines()]
+    except OSError:
+        return {}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+class MemoryWatch:
+    """Measures the memory once a second while tasks run."""
+
+    interval = _INTERVAL
+
+    def __init__(self, measure: Callable[[], Memory] = measure) -> None:
+        self._measure = measure
+        self._samples = collections.deque([measure()], maxlen=_KEPT)
+        self._looked = time.monotonic()
+
+    def check(self) -> None:
+        """Measures, if it is time."""
+        now = time.monotonic()
+        if now - self._looked >= self.interval:
+            self._looked = now
+            self._samples.append(self._measure())
+
+    def explain(self, peak: int) -> str:
+        """Returns what to say of a process that was killed just now, or ''."""
+        return explain(peak, [*self._samples, self._measure()])
