@@ -11,7 +11,10 @@ PEERS := $(patsubst benchmarks/peer_programs/environments/%.txt,build/peers/%/.m
 PEERS_PYTHON ?= python3.11
 # Flower's own protobuf and rich, in front of the packages of $(VENV).
 FLOWER := build/flower
+# Libraries around Keras, in front of those packages; TensorFlow, Keras and NumPy are theirs.
+ECOSYSTEM := build/ecosystem
 PACKAGES := import sysconfig; folder = sysconfig.get_path("purelib")
+BEHIND := $(PACKAGES); print(f"import site; site.addsitedir({folder!r})")
 RELEASE := build/release
 # The versions that were tried together; `make lock` renews them.
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
@@ -23,7 +26,8 @@ ENGINES :=
 
 .DELETE_ON_ERROR:
 .PHONY: help mnist test test-quick test-all check doctests lock docs \
-	docs-private-api features mutants sweeps scripts matrix lint types wheel dist peers flower clean
+	docs-private-api features mutants sweeps scripts matrix lint types wheel dist peers flower \
+	ecosystem clean
 
 help:
 	@echo "make mnist   train the MNIST CNN on 2 ps, 2 workers and a chief, on this machine"
@@ -41,6 +45,7 @@ help:
 	@echo "make matrix  the feature tests on each TensorFlow and each Python; TF=2.18 for one"
 	@echo "make peers   environments with MXNet, PaddlePaddle, PyTorch, Ray and TFRA, for benchmarks/"
 	@echo "make flower  the tests of federated clients on Flower, in an environment with it"
+	@echo "make ecosystem  the libraries of docs/ecosystem.md, in an environment with them"
 	@echo "make lock    renew constraints.txt, the versions of all packages"
 	@echo "make clean   remove what these made"
 
@@ -108,8 +113,20 @@ $(FLOWER)/.made: setup.cfg | $(VENV)/.dev
 	rm -rf $(FLOWER)
 	$(BIN)/python -m venv $(FLOWER)
 	$(FLOWER)/bin/pip install --quiet 'flwr[simulation]>=1.41'
-	$(BIN)/python -c '$(PACKAGES); print(f"import site; site.addsitedir({folder!r})")' \
-		> $$($(FLOWER)/bin/python -c '$(PACKAGES); print(folder)')/behind.pth
+	$(BIN)/python -c '$(BEHIND)' > $$($(FLOWER)/bin/python -c '$(PACKAGES); print(folder)')/behind.pth
+	touch $@
+
+ecosystem: $(ECOSYSTEM)/.made
+	PATH=$(abspath $(ECOSYSTEM))/bin:$$PATH python -m tests.check --seed=$(SEED) ecosystem
+
+# Behind it first, so that pip installs no second TensorFlow.
+$(ECOSYSTEM)/.made: tests/ecosystem/requirements.txt constraints.txt | $(VENV)/.dev
+	rm -rf $(ECOSYSTEM)
+	$(BIN)/python -m venv $(ECOSYSTEM)
+	$(BIN)/python -c '$(BEHIND)' > $$($(ECOSYSTEM)/bin/python -c '$(PACKAGES); print(folder)')/behind.pth
+	grep -E '^(keras|numpy|tensorflow)==' constraints.txt > $(ECOSYSTEM)/same.txt
+	$(ECOSYSTEM)/bin/pip install --quiet --constraint $(ECOSYSTEM)/same.txt \
+		--requirement tests/ecosystem/requirements.txt
 	touch $@
 
 lint: $(VENV)/.dev

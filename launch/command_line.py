@@ -148,7 +148,7 @@ def parse_flags(
         raise UsageError(_in_words(str(error), values)) from None
     if values.help:
         help_text = f"{usage}\n{flag_help.describe(values, _GROUPS)}"
-        print(as_typed(help_text, argv[0]))
+        print(flag_help.filled(as_typed(help_text, argv[0])))
         raise SystemExit(0)
     return values, rest
 

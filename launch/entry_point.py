@@ -12,20 +12,27 @@ import sys
 
 from launch import completion
 from tf_config.commands import COMMANDS, CONSOLE, listing
-from tf_config.contract import EXIT_USAGE
+from tf_config.contract import EXIT_USAGE, IMPORTS, TF_CONFIG
 
 _USAGE = f"""\
 {CONSOLE} COMMAND [FLAGS] [SCRIPT [ITS FLAGS]]
 
 {listing()}
 
-Each but server shows its flags with --help; {CONSOLE} --version shows the version, and
+Each shows its flags with --help; {CONSOLE} --version shows the version, and
 {CONSOLE} completion what bash and zsh need to complete all of this."""
+_OF_SERVER = f"""\
+{CONSOLE} server {COMMANDS["server"][1]}. It has no flags: {TF_CONFIG} describes
+the cluster and the task, and {IMPORTS} lists modules to import before."""
 
 
 def main() -> int:
     """Runs the command that the first argument names; returns only if there is none."""
     name, *arguments = sys.argv[1:] or ["--help"]
+    if name == "server" and arguments:
+        # TensorFlow, which it imports, takes seconds.
+        print(_OF_SERVER)
+        return 0 if arguments == ["--help"] else EXIT_USAGE
     if name in COMMANDS:
         # By this name a command knows how it was started: `tf_config.commands.as_typed`.
         sys.argv[:] = [f"{CONSOLE} {name}", *arguments]

@@ -4,7 +4,6 @@ The source is parsed, not run.
 """
 
 import ast
-import importlib.metadata
 import importlib.util
 import mmap
 import re
@@ -47,9 +46,12 @@ def op_libraries(program: Program) -> list[str]:
 
 def _requirements(name: str) -> list[str]:
     """Returns the modules that the distribution of a module requires, by their names."""
+    # Imported late: it imports much, and a file beside the script may have such a name.
+    from importlib import metadata
+
     try:
-        required = importlib.metadata.requires(name) or []
-    except importlib.metadata.PackageNotFoundError:
+        required = metadata.requires(name) or []
+    except (metadata.PackageNotFoundError, ValueError):
         return []
     return [re.split(r"[^\w.-]", each)[0].replace("-", "_") for each in required]
 
@@ -58,7 +60,9 @@ def _has_operations(name: str) -> bool:
     of_tensorflow = [n for n in _requirements(name) if n.startswith("tensorflow")]
     if name == "tensorflow" or not of_tensorflow or not importlib.util.find_spec(name):
         return False
-    files = importlib.metadata.files(name) or []
+    from importlib import metadata
+
+    files = metadata.files(name) or []
     return any(_links_tensorflow(str(f.locate())) for f in files if f.suffix == ".so")
 
 

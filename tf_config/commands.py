@@ -31,8 +31,10 @@ CONSOLE = "tfdist"
 
 _MODULES = {module: name for name, (module, _) in COMMANDS.items()}
 # `launch.ray.Executor` is no command.
+# A process is shown with its own command, and `/bin/python -m` is not ours either.
 _MENTION = re.compile(
-    rf"(?:python -m )?\b({'|'.join(map(re.escape, _MODULES))})\b(?!\.\w)"
+    r"process \d+ \([^)]*\)|(?<![\w./-])(?:python -m |(?<!-m ))\b"
+    rf"({'|'.join(map(re.escape, _MODULES))})\b(?!\.\w)"
 )
 
 
@@ -56,14 +58,18 @@ def as_typed(text: str, program: str) -> str:
     """Returns a text in which commands are written the way this one was started.
 
     Args:
-        text: A help, in which commands are named by their modules.
+        text: A text of ours, in which commands are named by their modules.
         program: The command's own `sys.argv[0]`.
 
     >>> as_typed("python -m launch.ssh --hosts=a ends as launch.local", "tfdist ssh")
     'tfdist ssh --hosts=a ends as tfdist local'
+    >>> as_typed("process 7 (python -m launch.ssh) of /bin/python -m launch.ssh", "tfdist ssh")
+    'process 7 (python -m launch.ssh) of /bin/python -m launch.ssh'
     >>> as_typed("python -m launch.ssh", "/home/me/launch/ssh.py")
     'python -m launch.ssh'
     """
     if not program.startswith(f"{CONSOLE} "):
         return text
-    return _MENTION.sub(lambda match: f"{CONSOLE} {_MODULES[match[1]]}", text)
+    return _MENTION.sub(
+        lambda match: f"{CONSOLE} {_MODULES[match[1]]}" if match[1] else match[0], text
+    )

@@ -1,10 +1,12 @@
 """The flags of a command as text: one style for every command of `launch` and `tfdist`."""
 
+import itertools
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 _WIDTH = 80
+_DEEP = " " * 6
 
 
 def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
@@ -31,6 +33,40 @@ def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
     )
 
 
+def filled(text: str) -> str:
+    """Returns a help with lines of equal length, after names in it have been replaced.
+
+    Examples, which are indented by four spaces, stay as they are.
+    """
+    return "\n\n".join(map(_block, text.split("\n\n")))
+
+
+def _block(text: str) -> str:
+    found = []
+    for indent, lines in itertools.groupby(text.split("\n"), _indent):
+        kept = [*lines]
+        if indent in ("", _DEEP):
+            words = " ".join(map(str.strip, kept))
+            kept = [_fill(words, indent)] if words else kept
+        found += kept
+    return "\n".join(found)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _fill(words: str, indent: str) -> str:
+    return textwrap.fill(
+        words,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
 def _lines(flag: Any) -> str:
     short = f"-{flag.short_name}, " if flag.short_name else ""
     # absl says of a flag that may be repeated that it may.
@@ -39,6 +75,4 @@ def _lines(flag: Any) -> str:
     if default not in (None, "", []) and default is not False:
         default = ",".join(default) if isinstance(default, list) else default
         words += f" Default: {default}."
-    indent = " " * 6
-    text = textwrap.fill(words, _WIDTH, initial_indent=indent, subsequent_indent=indent)
-    return f"  {short}--{flag.name}\n{text}"
+    return f"  {short}--{flag.name}\n{_fill(words, _DEEP)}"

@@ -1,5 +1,7 @@
 """Splits a stream of bytes into the lines a terminal would show."""
 
+import os
+
 _LONGEST = 64 * 1024
 _MOVES = (
     b"\r\b"  # Keras moves the cursor back with backspaces, then with a carriage return.
@@ -50,6 +52,14 @@ def _decode(line: bytes) -> str:
 
 def _last_drawing(line: bytes) -> bytes:
     return line[_start_of_last_drawing(line) :].rstrip(_MOVES)
+
+
+def last_lines(path: str) -> list[str]:
+    """Reads the last 64 KiB of a log; all of it may be larger than the memory."""
+    with open(path, "rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LONGEST))
+        splitter = LineSplitter()
+        return [*splitter.feed(log.read(_LONGEST)), *splitter.close()]
 
 
 def _start_of_last_drawing(line: bytes) -> int:

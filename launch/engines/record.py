@@ -233,11 +233,12 @@ def load(name: str) -> Record:
         text = (directory() / check_name(name) / "job.json").read_bytes()
     except OSError:
         known = [each.name for each in everything()]
-        last = ", ".join(known[: -_SHOWN - 1 : -1]) or "none"
+        last = ", ".join(known[: -_SHOWN - 1 : -1])
+        there = f"the last that were started here are {last}"
         more = "; python -m launch.jobs list shows all" if len(known) > _SHOWN else ""
         raise RecordError(
-            f"there is no job named {name!r}; the last that were started here are "
-            f"{last}{more}"
+            f"there is no job named {name!r}; "
+            f"{there if last else 'no job of this machine is known'}{more}"
         ) from None
     try:
         record = Record(**json.loads(text))

@@ -105,7 +105,10 @@ def requeue(job_id: str) -> bool:
 
 def partitions() -> str:
     """Returns what there is, for a message: `all (3 nodes)`; '' if nobody says."""
-    answer = _run(["sinfo", "--noheader", "--format=%R %D"])
+    try:
+        answer = _run(["sinfo", "--noheader", "--format=%R %D"])
+    except EngineError:
+        return ""  # The message says more.
     found = [line.split() for line in answer.stdout.splitlines()]
     return ", ".join(f"{each[0]} ({each[1]} nodes)" for each in found if len(each) == 2)
 

@@ -142,6 +142,7 @@ class Restarts:
         self.recoveries.append(Recovery(cause, again, now, set(again)))
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{cause}: restarting {names(again)}{wait}")
+        self._tasks.hide(again)
         self._end([self._tasks[task] for task in again])
         # Or else the old exits would still call for an end or a restart of the job.
         for task in again:

@@ -12,7 +12,7 @@ from functools import partial
 
 from launch.console.console import Console
 from launch.job import Job
-from launch.plan import TaskPlan
+from launch.plan import COORDINATOR, TaskPlan
 from launch.remote import host
 from launch.remote.memory import MemoryWatch
 from launch.supervise import policy, processes
@@ -62,6 +62,7 @@ class RunningTasks:
         self._processes: dict[Task, TaskProcess] = {}
         self._reports: list[tuple[TaskProcess, Report]] = []
         self._killed: list[processes.Exit] = []
+        self._hidden: set[Task] = set()
         self.exits: dict[Task, int] = {}
         self.memory = MemoryWatch()
 
@@ -84,6 +85,7 @@ class RunningTasks:
         """Starts tasks, again if they have run; returns a verdict if one cannot be."""
         for plan in plans:
             before = self._processes.get(plan.task)
+            self._hidden.discard(plan.task)
             self.exits.pop(plan.task, None)
             try:
                 process = TaskProcess(
@@ -104,6 +106,15 @@ class RunningTasks:
             self._loop.register(process, partial(self._read, process))
             self._loop.register(process.reports, partial(self._read_reports, process))
         return None
+
+    def hide(self, tasks: Collection[Task]) -> None:
+        """Leaves the output of tasks that start again in their logs, until they do.
+
+        The launcher has said which task was lost. The others would tell of it on dozens of
+        lines of TensorFlow's.
+        """
+        if self._job.kind == COORDINATOR and not self._job.chatty:
+            self._hidden |= set(tasks)
 
     def why(self, task: Task) -> str:
         """Returns what else is known of the end of a task, after a comma, or ''."""
@@ -186,7 +197,8 @@ class RunningTasks:
         if self._loop.has(process) and not process.read():
             self._loop.unregister(process)
         self._use.hear(process.plan.task, process.partial)
-        self._output.partial(process)
+        if process.plan.task not in self._hidden:
+            self._output.partial(process)
 
     def _read_reports(self, process: TaskProcess) -> None:
         if not self._loop.has(process.reports):
@@ -198,7 +210,8 @@ class RunningTasks:
 
     def _on_line(self, plan: TaskPlan, line: str) -> None:
         self._use.hear(plan.task, line)
-        self._output.line(plan, line)
+        if plan.task not in self._hidden:
+            self._output.line(plan, line)
 
     def _close(self, process: TaskProcess) -> None:
         self._read(process)

@@ -5,10 +5,9 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from signal import SIGKILL
 
-from launch.console.lines import LineSplitter
+from launch.console.lines import LineSplitter, last_lines
 from launch.plan import TaskPlan
 from launch.supervise import processes
 from launch.supervise.starter import Starter
@@ -203,10 +202,8 @@ class TaskProcess:
 
     def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:
         """Returns the last lines of the log, indented, without hidden ones."""
-        text = Path(self.log_path).read_bytes()[-_CHUNK:]
-        splitter = LineSplitter()
-        lines = [*splitter.feed(text), *splitter.close()]
-        lines = [line for line in lines if not hidden(line)][-_TAIL_LINES:]
+        lines = [line for line in last_lines(self.log_path) if not hidden(line)]
+        lines = lines[-_TAIL_LINES:]
         if not lines:
             return f"{self.log_path} is empty"
         return "\n".join(

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from launch.console.console import Console
-from launch.console.lines import LineSplitter
+from launch.console.lines import LineSplitter, last_lines
 from launch.job import Job
 from launch.remote import channel
 from launch.secure.tunnel import Tunnel
@@ -254,6 +254,5 @@ class Tunnels:
 
 
 def _tail(path: str) -> str:
-    with open(path, errors="replace") as log:
-        lines = log.read()[-_CHUNK:].splitlines()[-_TAIL_LINES:]
+    lines = last_lines(path)[-_TAIL_LINES:]
     return "\n".join([f"{path} ends with", *(f"  {each}" for each in lines)])

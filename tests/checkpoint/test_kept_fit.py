@@ -1,6 +1,7 @@
 """`fit` of a pipeline goes on from its checkpoint, as if it had not been interrupted."""
 
 import contextlib
+import logging
 import re
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.checkpoint import kept_fit
-from tfdist.checkpoint.fit_state import CheckpointMismatchError
+from tfdist.checkpoint.fit_state import CheckpointMismatchError, announce
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.checkpoint.kept_fit import KeptFit, OneProcess
 from tfdist.checkpoint.options import CheckpointOptions
@@ -90,6 +91,12 @@ def program(tmp_path, monkeypatch):
         return model, history, seen, watch.plain
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def news(caplog):
+    """Keeps what a resumed `fit` says that is no warning."""
+    caplog.set_level(logging.INFO, "tfdist")
 
 
 @pytest.mark.parametrize(
@@ -171,3 +178,13 @@ def test_what_is_torn_is_skipped(program, tmp_path, caplog):
         (path / "values.npz").unlink()
     with pytest.raises(CorruptCheckpointError, match="remove that directory"):
         program()
+
+
+def test_news_is_seen_once_and_is_no_warning(caplog, capsys):
+    announce("fit continues from %s", "x")
+    assert [each.levelname for each in caplog.records] == ["INFO"]
+    assert capsys.readouterr().err == ""
+    caplog.set_level(logging.WARNING, "tfdist")
+    announce("fit continues from %s", "x")
+    assert capsys.readouterr().err == "tfdist: fit continues from x\n"
+    assert len(caplog.records) == 1

@@ -64,7 +64,7 @@ def test_every_task_is_lost_once(tmp_path, policy):
     )
     assert (tmp_path / "victims").read_text() == ""
     assert "the new worker:0 has run a step" in done.stdout
-    assert "WARNING:tfdist:fit continues from" in done.stdout
+    assert "tfdist: fit continues from" in done.stdout
     assert "epochs [0, 1, 2]" in done.stdout
     assert "ps:1 was killed by SIGKILL: restarting chief" in done.stderr
     assert "chief was killed by SIGKILL: restarting chief" in done.stderr

@@ -173,6 +173,14 @@ REFUSED = {
         lambda _: tf.data.TextLineDataset(__file__),
         "^TextLineDataset reads its files from their beginning",
     ),
+    "comma-separated": (
+        lambda _: tf.data.experimental.CsvDataset(__file__, [0.0]),
+        "^CsvDataset reads its files from their beginning",
+    ),
+    "comma-separated, by name": (
+        lambda _: tf.data.experimental.make_csv_dataset(__file__, 1, ["a"], ["a"]),
+        "^CSVDataset reads its files from their beginning",
+    ),
     "compressed": (
         lambda _: tf.data.TFRecordDataset([__file__], compression_type="GZIP"),
         "records are compressed",

@@ -40,6 +40,7 @@ def test_its_cells_run_as_a_script(sources, run_python, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("trained twice\n")
+    assert "WARNING" not in done.stderr
     assert "[chief]    Epoch 5/5" in done.stdout
 
 

@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import logging
 import os
 import shutil
 import threading
@@ -126,6 +127,12 @@ def fit(strategy, regression):
         return model.fit(*regression, **options)
 
     return fit
+
+
+@pytest.fixture(autouse=True)
+def news(caplog):
+    """Keeps what a resumed `fit` says that is no warning."""
+    caplog.set_level(logging.INFO, "tfdist")
 
 
 @pytest.fixture

@@ -357,7 +357,7 @@ def test_a_damaged_record_is_not_an_unknown_job():
 
 
 def test_an_unknown_job_is_told_of_the_last_ones():
-    with pytest.raises(RecordError, match="started here are none"):
+    with pytest.raises(RecordError, match="no job of this machine is known"):
         record.load("x")
     for index in range(12):
         with a_record(f"job-{index:02}").held():

@@ -1,6 +1,8 @@
 """The console command `tfdist`, which a wheel installs."""
 
 import configparser
+import importlib
+import itertools
 import os
 import re
 import shlex
@@ -80,7 +82,32 @@ def test_a_command_has_the_help_of_its_module(run, name):
     typed, told = run(name, "--help"), run.python("-m", module, "--help")
     assert (typed.returncode, told.returncode) == (0, 0)
     assert f"    tfdist {name} " in typed.stdout
-    assert typed.stdout == as_typed(told.stdout, f"tfdist {name}") != told.stdout
+    ours = as_typed(told.stdout, f"tfdist {name}")
+    assert typed.stdout.split() == ours.split() != told.stdout.split()
+
+
+def test_the_server_says_at_once_that_it_has_no_flags(run):
+    assert "TFDIST_IMPORTS" in run("server", "--help").stdout
+    done = run("server", "--help", options=("-X", "importtime"))
+    assert (done.returncode, "tensorflow" in done.stderr) == (0, False)
+    assert run("server", "--port=1").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["local", "jobs", "doctor", "speedup", "kubernetes"])
+def test_paragraphs_of_a_help_are_wrapped_with_the_names_that_are_shown(name, capsys):
+    main = importlib.import_module(COMMANDS[name][0]).main
+    with pytest.raises(SystemExit):
+        main([f"tfdist {name}", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for line, following in itertools.pairwise(lines):
+        indent, text = line[: len(line) - len(line.lstrip())], following.split()
+        is_one_paragraph = (
+            line
+            and text
+            and indent == following[: len(following) - len(following.lstrip())]
+        )
+        if is_one_paragraph and indent in ("", " " * 6):
+            assert len(line) <= 80 < len(f"{line} {text[0]}"), line
 
 
 def test_an_error_says_which_command_it_is_of(run):

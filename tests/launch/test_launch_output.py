@@ -11,8 +11,11 @@ from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
 from launch.plan import plan
+from launch.supervise import tunnels
 from launch.supervise.output import Output, quiet_tasks
+from launch.supervise.processes import Exit
 from launch.supervise.summary import summarize
+from launch.supervise.task_process import TaskProcess
 from tf_config import Task
 
 from ..launch_programs.launcher import DEADLINE
@@ -274,7 +277,7 @@ def test_what_a_hidden_line_goes_on_with_is_hidden():
 
 
 def ended(code, told_to_end=False, restarts=0, wall=8.02, cpu=4.9):
-    exit = SimpleNamespace(code=code)
+    exit = Exit(0, code, 0.0)
     return SimpleNamespace(
         exit=exit, told_to_end=told_to_end, restarts=restarts, wall=wall, cpu=cpu
     )
@@ -487,3 +490,17 @@ def test_interrupted_job_shows_no_log(launcher):
     assert process.returncode == 130
     assert "ends with" not in errors
     assert "worker:1" not in output
+
+
+def test_the_end_of_a_log_is_read_without_the_rest(tmp_path):
+    log = tmp_path / "chief.log"
+    with log.open("wb") as file:
+        file.truncate(2**42)  # More than any machine could read; it takes no space.
+        file.seek(0, 2)
+        file.write(b"\nlast but one\nlast")
+    task = object.__new__(TaskProcess)
+    task.log_path = str(log)
+    assert task.tail().endswith("\n  last but one\n  last")
+    assert tunnels._tail(str(log)).endswith("\n  last but one\n  last")
+    log.write_bytes(b"")
+    assert task.tail() == f"{log} is empty"

@@ -41,6 +41,15 @@ def outside(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_refusal_of_sbatch_is_said_without_sinfo(monkeypatch, tmp_path):
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid account' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(EngineError, match="sbatch fails: .*invalid account"):
+        slurm_client.submit("")
+
+
 # The script.
 
 

@@ -30,7 +30,7 @@ def test_tasks_are_lost_and_training_ends_as_planned(stopped, tmp_path):
     )
     said = [line.partition("] ")[2].strip() for line in done.stdout.splitlines()]
     assert "the new worker:0 has run a step" in said
-    assert any(line.startswith("WARNING:tfdist:fit continues from") for line in said)
+    assert any(line.startswith("tfdist: fit continues from") for line in said)
     assert f"epochs {list(range(EPOCHS))}" in said
     assert "workers True" in said
     [iterations] = [int(w.split()[1]) for w in said if w.startswith("iterations")]

@@ -90,6 +90,32 @@ def test_a_ps_or_the_chief_starts_the_program_and_every_ps_again(launcher, lost)
     assert b"life 0" in launcher.log("chief")
 
 
+@pytest.mark.parametrize("is_chatty", [False, True])
+def test_the_last_words_of_a_program_that_starts_again_are_in_its_log(
+    launcher, is_chatty
+):
+    script = launcher.script(
+        """
+        import os, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("a ps is lost"))
+        if os.path.exists("again"):
+            print("life 1")
+        else:
+            open("again", "w").close()
+            print("life 0", flush=True)
+            time.sleep(600)
+        """
+    )
+    flags = ["--num_ps=1", "--num_workers=1", *["--chatty"] * is_chatty]
+    process = launcher.start(*flags, script)
+    os.kill(alive_after(launcher, "ps:0", 0)["ps:0"], signal.SIGKILL)
+    status, output, _ = finish(process)
+    assert status == 0
+    assert "life 1" in output
+    assert ("a ps is lost" in output) == is_chatty
+    assert b"a ps is lost" in launcher.log("chief")
+
+
 def test_a_program_that_fails_by_itself_is_not_started_again(launcher):
     status, output, errors = launcher.run(
         launcher.script("print('tried', flush=True); raise SystemExit(3)")

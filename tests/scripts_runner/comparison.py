@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .job import SYNCHRONOUS, Outcome
+from .job import SCRIPTS, SYNCHRONOUS, Outcome
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 ROUNDING = 1e-3  # of the largest weight of a tensor, or of a metric
 SMALL = 1e-3  # a tensor whose weights are all smaller is compared as if of this size
 
 
-def all_scripts() -> list[str]:
-    """The names of all scripts, in alphabetical order."""
-    return sorted(p.stem for p in SCRIPTS.glob("*.py") if not p.stem.startswith("_"))
+def all_scripts(folder: Path = SCRIPTS) -> list[str]:
+    """Returns the names of all scripts in a folder, in alphabetical order."""
+    return sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("_"))
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class Script:
     refused: Mapping[str, str]
 
     @classmethod
-    def read(cls, name: str) -> "Script":
-        """Reads it from `tests/scripts`, without importing it."""
-        source = (SCRIPTS / f"{name}.py").read_text()
+    def read(cls, name: str, folder: Path = SCRIPTS) -> "Script":
+        """Reads it from its folder, without importing it."""
+        source = (folder / f"{name}.py").read_text()
         said = {}
         for node in ast.parse(source).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

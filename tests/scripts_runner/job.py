@@ -11,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 PROGRAM = Path(__file__).with_name("program.py")
+SCRIPTS = PROGRAM.parent.parent / "scripts"
 SYNCHRONOUS = ("multi_worker", "ring")
 LAUNCH = {
     "parameter_server": ["--num_ps=2", "--num_workers=2", "--program=coordinator"],
@@ -54,25 +56,38 @@ class Outcome:
         return bool(self.error) and not self.refused
 
 
-def run(
-    strategy: str, names: Sequence[str], deadline: float = DEADLINE
-) -> dict[str, Outcome]:
-    """Runs scripts under a strategy; returns what each came to.
+@dataclass(frozen=True)
+class Way:
+    """How scripts are run.
 
-    Args:
+    Attributes:
         strategy: One of `LAUNCH`, or `plain` for Keras alone.
-        names: Of the scripts.
+        folder: Has the scripts.
         deadline: Seconds that a script may take.
+        flags: More flags of the launcher.
+        options: More arguments of the strategy.
     """
+
+    strategy: str
+    folder: Path = SCRIPTS
+    deadline: float = DEADLINE
+    flags: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run(way: Way, names: Sequence[str]) -> dict[str, Outcome]:
+    """Runs scripts; returns what each came to."""
     outcomes: dict[str, Outcome] = {}
     queue = [list(names)]
     while queue:
         together = queue.pop(0)
-        with tempfile.TemporaryDirectory(prefix=f"{strategy}-") as directory:
+        with tempfile.TemporaryDirectory(prefix=f"{way.strategy}-") as directory:
             began = time.monotonic()
-            log = _run_job(strategy, together, Path(directory), deadline)
+            log = _run_job(way, together, Path(directory))
             seconds = time.monotonic() - began
-            found = {each: _read(Path(directory), each, strategy) for each in together}
+            found = {
+                each: _read(Path(directory), each, way.strategy) for each in together
+            }
             has_started = (Path(directory) / STARTED).exists()
         outcomes |= {name: outcome for name, outcome in found.items() if outcome}
         rest = [name for name in together if name not in outcomes]
@@ -82,8 +97,8 @@ def run(
             queue.append(rest)
         elif len(together) == 1 or not has_started:
             error = (
-                f"did not end within {deadline:.0f} s"
-                if seconds >= deadline
+                f"did not end within {way.deadline:.0f} s"
+                if seconds >= way.deadline
                 else "its process ended without a word"
             )
             outcomes |= dict.fromkeys(rest, Outcome(error=error, traceback=log))
@@ -92,24 +107,25 @@ def run(
     return {name: outcomes[name] for name in names}
 
 
-def _run_job(strategy: str, names: list[str], directory: Path, deadline: float) -> str:
+def _run_job(way: Way, names: list[str], directory: Path) -> str:
     """Runs a job until it ends or stands still; returns the end of what it printed."""
     output = directory / "output.log"
     command = [sys.executable]
-    if flags := LAUNCH.get(strategy):
-        command += ["-m", "launch.local", *flags, f"--log_dir={directory}/logs"]
-        command.append("--startup_timeout=200")
+    if flags := LAUNCH.get(way.strategy):
+        command += ["-m", "launch.local", *flags, *way.flags]
+        command += [f"--log_dir={directory}/logs", "--startup_timeout=200"]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     env.pop("TF_CONFIG", None)
+    options = json.dumps(dict(way.options))
     with output.open("wb") as file:
         job = subprocess.Popen(
-            [*command, PROGRAM, strategy, directory, *names],
+            [*command, PROGRAM, way.strategy, options, directory, way.folder, *names],
             env=env,
             stdout=file,
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait(job, directory, deadline)
+            _wait(job, directory, way.deadline)
         finally:
             if job.poll() is None:
                 job.terminate()

@@ -1,6 +1,6 @@
 """Runs scripts under a strategy, one after the other; a job's tasks run this.
 
-    python tests/scripts_runner/program.py STRATEGY DIRECTORY SCRIPT...
+    python tests/scripts_runner/program.py STRATEGY OPTIONS DIRECTORY FOLDER SCRIPT...
 
 What each of them returns goes to DIRECTORY/SCRIPT-TASK.json, and the weights of its
 models beside it. The program ends with status 1 after a script that failed: its
@@ -23,7 +23,6 @@ import tensorflow as tf
 
 import tfdist
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
 STRATEGIES = {
     "plain": tf.distribute.get_strategy,
     "parameter_server": tfdist.ParameterServerStrategy,
@@ -36,23 +35,24 @@ STARTED = "started"  # a file: the cluster stands, and the first script begins
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+def load(path):
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Keras finds a model's class by its module.
     spec.loader.exec_module(module)
     return module
 
 
-def run(name, strategy, directory):
+def run(path, strategy, directory):
     """Runs one script; returns what to write of it, and its weights."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
     try:
-        metrics, *models = load(name).main(strategy, str(directory))
+        metrics, *models = load(path).main(strategy, str(directory))
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        print(f"{name}: {text}", flush=True)
+        print(f"{path.stem}: {text}", flush=True)
         return {
             "error": f"{type(error).__name__}: {error}",
             "traceback": text,
@@ -85,16 +85,16 @@ def write(found, weights, directory, name, task):
     partial.rename(directory / f"{name}-{task}.json")
 
 
-def main(strategy_name, directory, *names):
+def main(strategy_name, options, directory, folder, *names):
     directory = Path(directory)
-    patient = {} if strategy_name == "plain" else {"startup_timeout": 200}
-    strategy = STRATEGIES[strategy_name](**patient)
+    patient = {"startup_timeout": 200, **json.loads(options)}
+    strategy = STRATEGIES[strategy_name](**{} if strategy_name == "plain" else patient)
     task = getattr(strategy.extended, "worker_index", 0)
     (directory / STARTED).touch()
     for name in names:
         own = directory / name
         own.mkdir(exist_ok=True)
-        found, weights = run(name, strategy, own)
+        found, weights = run(Path(folder, f"{name}.py"), strategy, own)
         write(found, weights, directory, name, task)
         if "error" in found and not found["refused"]:
             sys.stdout.flush()

@@ -25,7 +25,7 @@ def found(request):
     def run(strategy):
         if strategy not in runs:
             names = {name for name, under in selected if strategy in (under, "plain")}
-            runs[strategy] = job.run(strategy, sorted(names))
+            runs[strategy] = job.run(job.Way(strategy), sorted(names))
         return runs[strategy]
 
     return run

@@ -1,6 +1,7 @@
 """What a checkpoint of a `fit` holds, and how another process continues from there."""
 
 import logging
+import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -100,6 +101,16 @@ def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
             states.remove(same[0])
 
 
+def announce(message: str, *values: object) -> None:
+    """Tells the user what is no reason for a warning; a program may hide it.
+
+    Python shows no INFO unless the program asks for it.
+    """
+    _log.info(message, *values)
+    if not _log.isEnabledFor(logging.INFO) and _log.isEnabledFor(logging.WARNING):
+        print(f"tfdist: {message % values}", file=sys.stderr, flush=True)
+
+
 def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
     """Returns the epoch in which a `fit` continues, and logs it."""
     position = snapshot.position
@@ -108,14 +119,14 @@ def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
     at_end = snapshot.finished and snapshot.epochs >= epochs
     epoch = epochs if at_end else position.epoch
     if epoch >= epochs:
-        _log.warning(
+        announce(
             "fit has nothing left to do: %s is %s; epochs requested: %d",
             where,
             f"the end of {snapshot.epochs} epochs" if at_end else f"from epoch {epoch}",
             epochs,
         )
     else:
-        _log.warning(
+        announce(
             "fit continues from %s: epoch %d of %d, step %d",
             where,
             epoch + 1,

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ MAX_CONSTANT_BYTES = 2**20
 """Of the arrays that a pipeline uses. Each function on the workers has a copy per step."""
 
 _MAX_IN_MEMORY_BYTES = 64 * 2**20
-_OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Sql")
+_OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Csv", "Sql")
 _SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
 # Stateful to TensorFlow, and without an effect that a user could see.
 _HARMLESS = frozenset({"Assert", "TensorArrayV3"})
@@ -114,7 +115,7 @@ def _tell_what_else(whole: list[Any], operations: set[str]) -> None:
     names = [type(each).__name__.strip("_") for each in whole]
     for name in [*operations, *names]:
         if name.startswith(_OTHER_READERS) and "Dataset" in name:
-            raise chief_only_reasons.other_files(name.partition("V")[0])
+            raise chief_only_reasons.other_files(re.sub(r"V\d+$", "", name))
     size = sum(map(_tf.bytes_of_arrays, whole))
     if size > _MAX_IN_MEMORY_BYTES:
         raise chief_only_reasons.large_in_memory(size)

@@ -209,9 +209,10 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
         def _start_continuous_evaluation(self) -> None:
             newest, steps = self.estimator.latest_checkpoint, self._train_spec.max_steps
             self._schedule = Schedule(newest, steps, watch)
+            spec = self._eval_spec
             with self._schedule.told_to_end():
-                self._schedule.pause(self._eval_spec.start_delay_secs)
-                self._eval_spec = self._eval_spec._replace(start_delay_secs=0)
+                self._schedule.pause(spec.start_delay_secs)
+                self._eval_spec: Any = spec._replace(start_delay_secs=0)
                 super()._start_continuous_evaluation()
 
         def _execute_evaluator_once(

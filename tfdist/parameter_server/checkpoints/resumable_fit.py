@@ -19,6 +19,7 @@ from tfdist.checkpoint.fit_state import (
     EXCLUDED_ATTRIBUTES,
     READ_ERRORS,
     CheckpointMismatchError,
+    announce,
     append_to_logs,
     check_model,
     first_epoch,
@@ -246,7 +247,7 @@ class ResumableFit(keras.callbacks.Callback):
         """Begins or writes a checkpoint if one is due; the last one after SIGTERM."""
         assert self._checkpoints
         if self._termination.requested:
-            _log.warning(
+            announce(
                 "SIGTERM: saving fit at epoch %d of %d, step %d, and ending",
                 self._progress.epochs_done + 1,
                 self._progress.epochs,
