@@ -191,3 +191,66 @@ def test_eager_steps_end_with_data_of_unknown_length(strategy, options):
     for each, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(each, wanted, rtol=1e-5)
     assert found[-1] == [10]
+
+
+class OfTwoInputs(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(1, use_bias=False) for _ in range(2)]
+        for part in self.parts:
+            part.build((None, 3))
+        self.losses_seen = [keras.metrics.Mean(name=name) for name in ("a", "b")]
+
+    @property
+    def metrics(self):
+        return self.losses_seen
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            losses = [
+                tf.reduce_mean((part(x) - y) ** 2)
+                for part, (x, y) in zip(self.parts, data, strict=True)
+            ]
+            loss = losses[0] + losses[1]
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        for seen, value in zip(self.losses_seen, losses, strict=True):
+            seen.update_state(value)
+        return self.get_metrics_result()
+
+
+def two_inputs(*sizes):
+    rng = np.random.default_rng(0)
+
+    def batches(size):
+        x = rng.normal(size=(3 * size, 3)).astype("float32")
+        y = x.sum(1, keepdims=True)
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+
+    return tf.data.Dataset.zip(tuple(map(batches, sizes)))
+
+
+@pytest.mark.parametrize("sizes", [(8, 2), (4, 12), (6, 6)])
+def test_inputs_of_different_batch_sizes_are_shared_in_proportion(strategy, sizes):
+    def fit():
+        keras.utils.set_random_seed(1)
+        model = OfTwoInputs()
+        model.compile(keras.optimizers.SGD(0.1))
+        history = model.fit(two_inputs(*sizes), epochs=2, verbose=0).history
+        return [*history.values(), *model.get_weights()]
+
+    expected = fit()
+    with strategy.scope():
+        found = fit()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_inputs_without_a_common_proportion_are_refused(strategy):
+    with strategy.scope():
+        model = OfTwoInputs()
+        model.compile(keras.optimizers.SGD(0.1))
+    with pytest.raises(tf.errors.OpError, match="multiples of 2"):
+        model.fit(two_inputs(8, 3), verbose=0)

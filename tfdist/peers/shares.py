@@ -26,6 +26,16 @@ def row_range(rows: int, replicas: int, replica: int) -> tuple[int, int]:
     return rows * replica // replicas, rows * (replica + 1) // replicas
 
 
+_OTHER_ROWS = (
+    "the inputs of a batch have different numbers of rows, which cannot be divided among "
+    "{} in the same proportion. Choose batch sizes that are multiples of {}, "
+    "with drop_remainder=True. Or join the inputs in one array"
+)
+_OTHER_ROWS_OF_ITS_OWN = (
+    "the inputs of a batch have different numbers of rows, and each worker has data of its "
+    "own, so their proportion in the whole batch is unknown. Use equal batch sizes, or pass "
+    "all data to every worker (AutoShardPolicy.AUTO), which then takes its own rows"
+)
 _TOO_FEW_FILES = "Could not apply FILE based sharding"
 _POLICY = tf.data.experimental.AutoShardPolicy
 # Stands for the total of a batch that no worker knows alone.
@@ -142,9 +152,29 @@ def slice_rows(
     """
     begin, end = row_range(total, replicas, replica)
     count = end - begin
-    begin = tf.minimum(begin, tf.maximum(total - 1, 0))
-    end = tf.maximum(end, tf.minimum(begin + 1, total))
-    return count, total, tuple(_slice(value, begin, end) for value in present)
+    return (
+        count,
+        total,
+        tuple(_share(value, count, total, replicas, replica) for value in present),
+    )
+
+
+def _share(
+    value: Any, count: tf.Tensor, total: tf.Tensor, replicas: int, replica: Any
+) -> Any:
+    """Returns one replica's rows of an input, which may have more than others."""
+    rows = row_count(value)
+    begin, end = row_range(rows, replicas, replica)
+    # The weight of a replica is its share of the first input.
+    proportional = tf.debugging.assert_equal(
+        (end - begin) * total,
+        count * rows,
+        _OTHER_ROWS.format(f"{replicas} replicas", replicas),
+    )
+    with tf.control_dependencies([proportional]):
+        begin = tf.minimum(begin, tf.maximum(rows - 1, 0))
+    end = tf.maximum(end, tf.minimum(begin + 1, rows))
+    return _slice(value, begin, end)
 
 
 def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
@@ -162,8 +192,14 @@ def whole_batch(
     """Returns all rows of a batch of a worker's own, with the total if it is known."""
     # Slicing makes a static number of rows unknown. The kinds of numbers are read from
     # the unknown dimension, and one signature fits the batches of all workers.
-    count = row_count(present[0])
-    rows = tuple(_slice(value, int64(0), count) for value in present)
+    counts = [row_count(value) for value in present]
+    count = counts[0]
+    equal = [
+        tf.debugging.assert_equal(each, count, _OTHER_ROWS_OF_ITS_OWN)
+        for each in counts[1:]
+    ]
+    with tf.control_dependencies(equal):
+        rows = tuple(_slice(value, int64(0), count) for value in present)
     return count, int64(TO_BE_SUMMED if total is None else total), rows
 
 
