@@ -46,8 +46,10 @@ def check_not_lost(model: str, variables: Iterable[Any]) -> None:
         LostVariablesError: If one was.
     """
     for each in variables if _lost else ():
-        known, strategy = _lost.get(id(each), (lambda: None, ""))
-        if known() is each and not _can_be_read(each):
+        known, strategy = _lost.get(id(each), (None, ""))
+        # Another variable may have its identity by now.
+        is_known = known is not None and known() is each
+        if is_known and not _can_be_read(each):
             raise LostVariablesError(
                 f"the model {model!r} was built before {strategy}(), and its variables, "
                 f"such as {each.name.removesuffix(':0')}, are lost: TensorFlow forgot them "
