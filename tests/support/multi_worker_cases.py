@@ -464,9 +464,9 @@ def own_rows(strategy):
 
 
 @case
-def own_data(strategy, **options):
+def own_data(strategy, **compiling):
     """Each worker has different data, and one has less than the other."""
-    model = compiled(strategy, **options)
+    model = compiled(strategy, **compiling)
     if isinstance(strategy, Alone):
         return result(model, loss=train_as_one_on_own_data(model)) | result(model)
     options = tf.data.Options()

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tf_config
 import tfdist
+from tfdist import _tf
+from tfdist.variables.creation import being_created
 
 from .updates_in_run import UPDATES, after_three
 
@@ -254,3 +256,23 @@ def test_inputs_without_a_common_proportion_are_refused(strategy):
         model.compile(keras.optimizers.SGD(0.1))
     with pytest.raises(tf.errors.OpError, match="multiples of 2"):
         model.fit(two_inputs(8, 3), verbose=0)
+
+
+def test_the_chief_sends_no_zeros(strategy, monkeypatch):
+    sent, base = [], _tf.CollectiveAllReduceExtended
+    get = base._get_variable_creator_initial_value
+
+    def noting(extended, replica_id, *args, **kwargs):
+        if replica_id == 0:
+            sent.append(being_created().path.split("/")[-1])
+        return get(extended, replica_id, *args, **kwargs)
+
+    monkeypatch.setattr(base, "_get_variable_creator_initial_value", noting)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.1)
+        optimizer.build(model.trainable_variables)
+    assert set(sent) == {"kernel", "iteration", "learning_rate"}
+    for each in (model.weights[1], *optimizer.variables[2:]):
+        copies = strategy.experimental_local_results(each.value)
+        np.testing.assert_array_equal(copies, np.zeros((REPLICAS, *each.shape)))

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,12 +28,15 @@ from tfdist.synchronous.replica.current_step import (
     has_reduced_gradients,
     note_shapes,
 )
+from tfdist.variables.creation import being_created
 
 # TensorFlow numbers its own groups from 1.
 _GROUP_OF_WORKERS = 1 << 20
 # TensorFlow's broadcast takes fewer dtypes than its sum.
 _BROADCAST_AS = {**CARRIED_AS, tf.bfloat16: tf.float32}
 del _BROADCAST_AS[tf.bool]
+_EQUAL_ANYWHERE = (keras.initializers.Zeros, keras.initializers.Ones)
+"""The initializers of Keras whose values no worker has to be told."""
 
 
 class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
@@ -240,6 +244,9 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     ) -> Any:
         get = super()._get_variable_creator_initial_value
         initial = kwargs["initial_value"]
+        if replica_id == 0 and type(being_created().initializer) in _EQUAL_ANYWHERE:
+            # Most slots of optimizers: the chief would send each in a message of its own.
+            return initial
         dtype = kwargs.get("dtype") or getattr(initial, "dtype", None)
         carrier = _BROADCAST_AS.get(tf.as_dtype(dtype)) if dtype else None
         if carrier is None or replica_id != 0:
