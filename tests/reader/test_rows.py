@@ -123,6 +123,19 @@ named(
     broadcast_to_each=lambda x, y, w: tf.concat(
         [tf.broadcast_to(WEIGHT[:1], [number(x), 4]), x], 1
     ),
+    repeated_for_each=lambda x, y, w: (
+        tf.concat([tf.repeat(WEIGHT[:1], number(x), axis=0), x], 1)
+        * ops.repeat(WEIGHT[None, :1, 0], ops.shape(x)[0], axis=0)
+    ),
+    ones_for_each=lambda x, y, w: (
+        x * tf.reshape(tf.ones([number(x), 1, 1]), [number(x), -1])
+    ),
+    repeated_and_added_up=lambda x, y, w: (
+        x
+        + tf.reshape(tf.tile(WEIGHT[None, :1], [1, number(x), 1]), [number(x), 2, 2])[
+            :, 0, :1
+        ]
+    ),
     flat=lambda x, y, w: tf.reshape(x, [-1]) - tf.reshape(y, [-1]),
     there_and_back=lambda x, y, w: tf.reshape(tf.reshape(x, [-1, 2]), [-1, 4]) - y,
     back_by_number=lambda x, y, w: (
@@ -242,6 +255,13 @@ named(
     ),
     folded_by_their_number=lambda x, y, w: tf.reshape(
         tf.repeat(x, 2, 1)[:, : tf.cast(WEIGHT[0, 0], tf.int32)], [-1, number(x)]
+    ),
+    each_of_two_for_each=lambda x, y, w: tf.repeat(WEIGHT[:2], number(x), axis=0)[:, 0],
+    copies_on_another_axis=lambda x, y, w: (
+        x[:, None] + tf.tile(WEIGHT[None, :1], [1, number(x), 1])
+    ),
+    a_pattern_for_each=lambda x, y, w: tf.reshape(
+        tf.tile(WEIGHT[None], [1, number(x), 1]), [-1, 4]
     ),
     half_of_one=lambda x, y, w: tf.split(x, 2)[0],
     sparse_to_the_longest=lambda x, y, w: tf.sparse.to_dense(

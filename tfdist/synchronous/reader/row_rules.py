@@ -23,8 +23,8 @@ from tfdist.synchronous.reader.rows import (
 _RULES = Rules(shape_rules.RULES)
 
 
-def follow(application: Application) -> Rows:
-    """Returns where the rows of an operation's output are.
+def follow(application: Application) -> Rows | None:
+    """Returns where the rows of an operation's output are, as a `Rule` does.
 
     Raises:
         NotOwnError: If they may depend on other examples than their own.

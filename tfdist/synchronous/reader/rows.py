@@ -121,8 +121,11 @@ class Application:
         return rows
 
 
-Rule = Callable[[Application], Rows]
-"""Returns where the rows of an operation's output are; a `NotOwnError` if they meet."""
+Rule = Callable[[Application], Rows | None]
+"""Returns where the rows of an operation's output are; a `NotOwnError` if they meet.
+
+None if they are all alike, along another axis than the first.
+"""
 
 
 class Rules(dict[str, Rule]):

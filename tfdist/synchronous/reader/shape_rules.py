@@ -52,7 +52,9 @@ def _squeeze(at: Application) -> Rows:
 @RULES.of("Reshape")
 def _reshape(at: Application) -> Rows:
     of, shape = at.operands
-    rows, output = of.rows, list(at.output.shape[: at.rank])
+    rows, own, output = of.rows, of.shape[1:], list(at.output.shape[: at.rank])
+    if axis := _axis_of_copies(of.tensor, at):
+        rows, own = Rows(None), of.shape[axis + 1 :]
     found = sizes(shape.tensor, at.rows_of) or [None] * at.rank
     if rows is None or EXAMPLES in found[1:] or not _is_of_shapes(shape.tensor, at):
         raise NotOwnError
@@ -62,9 +64,12 @@ def _reshape(at: Application) -> Rows:
     ]
     if not new or new[0]:
         raise NotOwnError
+    if rows.order is None and set(own) <= {1}:
+        # Equal numbers, in whatever shape.
+        return rows
     if found[0] == EXAMPLES and _is_single(rows.order):
         return Rows()
-    return Rows(_regrouped(rows.order, of.shape[1:], new[1:]))
+    return Rows(_regrouped(rows.order, own, new[1:]))
 
 
 def _is_of_shapes(tensor: Any, at: Application) -> bool:
@@ -128,9 +133,26 @@ def _pad(at: Application) -> Rows:
     return at.rows_at(0)
 
 
+def _axis_of_copies(tensor: Any, at: Application) -> int:
+    """Returns the axis along which a constant is copied once per example, or 0.
+
+    All axes before it have one element, as where `tf.repeat` copies the only row: nothing
+    but a reshape makes rows of those copies.
+    """
+    if tensor.op.type not in ("Tile", "BroadcastTo"):
+        return 0
+    (of, shape), sizes = tensor.op.inputs, list(tensor.shape)
+    axis = sizes.index(None) if sizes.count(None) == 1 else 0
+    is_one = set(sizes[:axis]) == {1} and of.shape[axis - len(sizes) :][:1] == [1]
+    is_same = at.kind_of(of) in CONSTANTS and _is_of_shapes(shape, at)
+    return axis if is_one and is_same else 0
+
+
 @RULES.of("Tile BroadcastTo")
-def _copied(at: Application) -> Rows:
+def _copied(at: Application) -> Rows | None:
     of, shape = at.operands
+    if _axis_of_copies(at.output, at):
+        return None
     if of.rows is None:
         constants_only([of])
         return unless_by_row(_counted(at, shape), [of], at.rank)
