@@ -222,12 +222,16 @@ def test_generator(fits_once, samples):
 
 
 @pytest.mark.feature("An endless Python generator with `steps_per_epoch`")
-def test_endless_generator(fits_once, samples):
+def test_endless_generator(fits_once, samples, model):
     def batches():
         while True:
             yield from map(Sequence(*samples).__getitem__, range(STEPS))
 
-    fits_once(batches(), steps_per_epoch=STEPS, epochs=3)
+    # In one process, Keras validates with the first two batches again in each epoch.
+    validation = {"validation_data": batches(), "validation_steps": STEPS // 3}
+    fits_once(batches(), steps_per_epoch=STEPS, epochs=3, **validation)
+    seen = model.history.history["val_seen"]
+    np.testing.assert_array_equal(np.sum(seen, axis=0), ONCE)
 
 
 @pytest.mark.feature("A generator for `evaluate` and `predict`")
@@ -329,9 +333,7 @@ def test_ragged_input(strategy, runs_on_workers):
 
     class SumOfRows(keras.layers.Layer):
         def call(self, ragged):
-            # Keras builds a model of any strategy on a dense stand-in.
-            dense = isinstance(ragged, tf.Tensor)
-            padded = ragged if dense else ragged.to_tensor()
+            padded = ragged.to_tensor(shape=[None, 3])
             return tf.reduce_sum(tf.cast(padded, tf.float32), axis=1, keepdims=True)
 
         def compute_output_shape(self, shape):

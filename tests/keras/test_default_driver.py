@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.keras import driver, hooks
+from tfdist.keras import building, driver, hooks
 from tfdist.keras.default_driver import DefaultDriver
 
 X = np.arange(80, dtype="float32").reshape(40, 2) / 80
@@ -69,6 +69,70 @@ def test_what_python_has_warned_of_it_does_not_again_after_a_model_is_built():
     texts = [str(each.message) for each in told]
     assert sum("ran out of data" in each for each in texts) == 1
     assert "odd shape" in texts
+
+
+@pytest.mark.parametrize("step", ["of Keras", "of its own"])
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_a_model_is_built_by_inputs_of_the_kind_that_its_call_needs(kind, step):
+    class OfRows(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            is_ragged = kind == "ragged"
+            return self.dense(x.to_tensor() if is_ragged else tf.sparse.to_dense(x))
+
+    class OwnStep(OfRows):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    x = tf.RaggedTensor.from_tensor(X) if kind == "ragged" else tf.sparse.from_dense(X)
+    strategy = model_of(Local).distribute_strategy
+    with strategy.scope():
+        model = OfRows() if step == "of Keras" else OwnStep()
+        model.dense.build((None, 2))
+        model.compile("sgd", "mse", metrics=["mae"])
+    data = tf.data.Dataset.from_tensor_slices((x, Y)).batch(4)
+    losses = model.fit(data, epochs=2, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
+
+
+def test_an_optimizer_at_the_address_of_an_earlier_one_is_built(monkeypatch):
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    strategy = model_of(Local).distribute_strategy
+    with strategy.scope():
+        model = OwnStep([keras.Input((2,)), keras.layers.Dense(1)])
+    # Python reuses addresses, but nobody can say when.
+    monkeypatch.setattr(building, "id", lambda _: 0, raising=False)
+    for name in ("sgd", "adam"):
+        model.compile(name, "mse")
+        with building.in_stage(building.TRAIN):
+            strategy.fit_driver.build(model, (X[:4], Y[:4]))
+        assert model.optimizer.built
+
+
+def test_metrics_that_were_compiled_away_are_not_missed():
+    class OneMoreToTrain(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.more = keras.layers.Dense(1), keras.layers.Dense(1)
+
+        def call(self, x, training=False):
+            return self.dense(x) + (self.more(x) if training else 0.0)
+
+    strategy = model_of(Local).distribute_strategy
+    with strategy.scope():
+        model = OneMoreToTrain()
+    for name in ("mae", "mse"):
+        model.compile("sgd", "mse", metrics=[name])
+        with building.in_stage(building.TRAIN):
+            strategy.fit_driver.build(model, (X[:4], Y[:4]))
+        step = tf.function(building.step_of(model, building.TRAIN))
+        assert name in strategy.run(step, [(X[:4], Y[:4])])
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """An endless dataset that the workers read: each takes its share of the batches."""
 
+import threading
+
 import pytest
 import tensorflow as tf
 from tensorflow.data.experimental import service
 
+from tfdist import _tf
+from tfdist._tf.graphs import DistributedTable
 from tfdist.keras.distributed_data import InputPipelines
 from tfdist.parameter_server.feed.worker_input import WorkerInput
 
@@ -85,3 +89,35 @@ def test_what_tf_data_service_has_divided_is_not_divided_again(
     # The iterators of one process share no job: each gets all that the job has.
     expected = [[2 * i, 2 * i + 1] if divided else [i, i] for i in range(20)]
     assert shares(endless, monkeypatch, 20) == expected
+
+
+@pytest.mark.parametrize("where", ["cond", "nested", "while", "switch", "function"])
+def test_a_branch_looks_up_in_the_table_of_its_task(where):
+    # As in the scope of parameter servers, but of this process alone.
+    words = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2]))
+    table = object.__new__(DistributedTable)
+    vars(table).update(
+        _coordinator_instance=tf.lookup.StaticHashTable(words, -1),
+        _distributed_table=object(),
+        _distributed_table_creation_lock=threading.Lock(),
+    )
+
+    def cond(s):
+        return tf.cond(s == "a", lambda: table.lookup(s), lambda: table.lookup(s) + 0)
+
+    def loop(s):
+        def is_open(i, _):
+            return i < table.lookup(tf.constant("b"))
+
+        return tf.while_loop(is_open, lambda i, _: (i + 1, table.lookup(s)), (0, 0))[1]
+
+    look_up = {
+        "cond": cond,
+        "nested": lambda s: tf.cond(s != "b", lambda: cond(s), lambda: 2),
+        "while": loop,
+        "switch": lambda s: tf.switch_case(tf.strings.length(s) - 1, [lambda: cond(s)]),
+        "function": tf.function(cond),
+    }[where]
+    _tf.look_up_within_branches()
+    data = tf.data.Dataset.from_tensor_slices(["a", "b", "c"]).map(look_up)
+    assert [int(each) for each in data] == [1, 2, -1]

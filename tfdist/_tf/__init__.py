@@ -73,6 +73,7 @@ from tfdist._tf.graphs import (
     inputs_of_functions,
     is_compiled,
     keep_functions,
+    look_up_within_branches,
     retrace_where_differs,
     scratch_graph,
     waiting_for,

@@ -1,8 +1,9 @@
 """Builds a model before its first step: variables, optimizer slots and states.
 
-Under a strategy, Keras builds a model by calling it on symbolic inputs. That fails for
-a model without `call`, or one whose `train_step` unpacks a batch in its own way. The
-step of such a model is rehearsed; see `tfdist.keras.rehearsal`.
+Under a strategy, Keras builds a model by calling it on symbolic inputs, all of them dense.
+That fails for a model without `call`, for one whose `train_step` unpacks a batch in its own
+way, and for one whose `call` needs ragged or sparse inputs. The step of such a model is
+rehearsed; see `tfdist.keras.rehearsal`.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._refusal import advise
+from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import traced_alone
 from tfdist.keras.rehearsal import (
@@ -55,7 +57,9 @@ _CALLED_OTHERWISE = (
 _writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
     weakref.WeakKeyDictionary()
 )
-_rehearsed: "weakref.WeakKeyDictionary[Any, set[Any]]" = weakref.WeakKeyDictionary()
+_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = (
+    weakref.WeakKeyDictionary()
+)
 _makes_state: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """Models whose step has created a variable while it was traced."""
 
@@ -116,19 +120,21 @@ def build(
     Raises:
         Exception: The error of the step itself, if neither way works.
     """
-    # Compiling again replaces the optimizer and the loss, which may need new variables.
-    key = (stage(), id(model.optimizer), id(model._compile_loss))
+    compiled = _compiled(model)
     makes_state = model in _makes_state
-    if key in _rehearsed.get(model, ()) and not makes_state:
+    if _rehearsed.get(model, {}).get(stage()) == compiled and not makes_state:
         return
     _makes_state.discard(model)
     was_built = bool(model.weights)
     problem = None
     if stage() != PREDICT:
         problem = _build_by_call(model, strategy, element_spec)
-    if problem and not _has_own_step(model):
+    has_other_kinds = BatchStructure(element_spec).has_varying_rows
+    if problem and not has_other_kinds and not _has_own_step(model):
         raise problem
-    is_needed = always or makes_state or _may_use_more(model)
+    is_needed = always or makes_state or bool(problem) or _may_use_more(model)
+    # Those of an earlier `compile` may be of metrics that are gone.
+    _writes.get(model, {}).pop(stage(), None)
     if is_needed:
         try:
             writes = rehearse_until_built(strategy, element_spec, rehearse, any_rows)
@@ -144,7 +150,16 @@ def build(
     if stage() == TRAIN and model.optimizer is not None:
         build_optimizer(strategy, model.optimizer, model.trainable_variables)
     if is_needed:
-        _rehearsed.setdefault(model, set()).add(key)
+        _rehearsed.setdefault(model, {})[stage()] = compiled
+
+
+def _compiled(model: Any) -> tuple[Any, ...]:
+    """Returns references to what `compile` replaces, which may need new variables.
+
+    Weak ones: they equal no later object, which may have the address of one that is gone.
+    """
+    parts = (model.optimizer, model._compile_loss)
+    return tuple(None if each is None else weakref.ref(each) for each in parts)
 
 
 def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) -> Any:

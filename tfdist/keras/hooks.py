@@ -53,6 +53,7 @@ def install() -> None:
         _ask_driver(trainer, "_maybe_symbolic_build", _build)
         _ask_driver(trainer, "_get_metrics_result_or_logs", _epoch_logs)
         _ask_driver(trainer, "reset_metrics", _reset)
+        _ask_driver(epoch_iterator, "reset", _restart)
         _ask_driver(epoch_iterator, "tf_sync", _join)
         _ask_driver(epoch_iterator, "_enumerate_iterator", _enumerate_steps)
         # Each of these wraps the one before: a driver that surrounds a call knows its
@@ -171,6 +172,18 @@ def _reset(driver: Any, keras_method: Callable[..., Any], model: Any) -> None:
     keras_method(model)
 
 
+def _restart(
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
+) -> None:
+    del driver
+    iterator = epoch_iterator._current_iterator
+    keras_method(epoch_iterator)
+    # A generator cannot start again. Keras makes a new iterator whenever `fit` validates: it
+    # loses the batches that this one has read ahead, and repeats the generator's first two.
+    if epoch_iterator.is_of_generator and not getattr(iterator, "is_at_end", False):
+        epoch_iterator._current_iterator = iterator
+
+
 def _join(driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any) -> None:
     if driver.in_unison:
         keras_method(epoch_iterator)
@@ -233,6 +246,7 @@ def _take_data_of_driver(owner: Any) -> None:
         # Skip Keras's own `__init__`, which always distributes the dataset.
         super(owner, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
+        self.is_of_generator = inspect.isgenerator(kwargs.get("x"))
         adapter = self.data_adapter
         try:
             data = self._distributed_dataset = driver.data(adapter)

@@ -138,6 +138,11 @@ class Feed(Iterator[FedBatch]):
         return int(self._rows.cardinality())
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether no batch is left. It may have to read one to know."""
+        return not self.peek(1)
+
+    @property
     def files(self) -> str:
         """What tells whether the files of the leases have changed; "" without any."""
         return self._files.digest if self._files else ""
