@@ -159,17 +159,32 @@ OPTIONS = [
     pytest.param(
         lambda: optimizers.SGD(0.1, clipnorm=0.5),
         id="clipnorm",
-        marks=pytest.mark.feature("`clipnorm`"),
+        marks=pytest.mark.feature(
+            "`clipnorm`",
+            "approximate",
+            "the gradients of an id that a batch repeats are summed first",
+            synchronous="yes",
+        ),
     ),
     pytest.param(
         lambda: optimizers.SGD(0.05, clipvalue=0.1),
         id="clipvalue",
-        marks=pytest.mark.feature("`clipvalue`"),
+        marks=pytest.mark.feature(
+            "`clipvalue`",
+            "approximate",
+            "the gradients of an id that a batch repeats are summed first",
+            synchronous="yes",
+        ),
     ),
     pytest.param(
         lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
         id="global_clipnorm",
-        marks=pytest.mark.feature("`global_clipnorm`"),
+        marks=pytest.mark.feature(
+            "`global_clipnorm`",
+            "approximate",
+            "the gradients of an id that a batch repeats are summed first",
+            synchronous="yes",
+        ),
     ),
     pytest.param(
         lambda: optimizers.SGD(0.05, weight_decay=0.1),

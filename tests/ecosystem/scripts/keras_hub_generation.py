@@ -13,13 +13,23 @@ MERGES = ["t h", "th e", "c a", "ca t", "d o", "do g", "s a", "sa t", "Ġ sat", 
 LENGTH = 8
 
 
-def build_model():
+def build_preprocessor():
     letters = sorted(set("".join(TEXTS).replace(" ", "Ġ")))
     tokens = ["<|endoftext|>", *letters, *(each.replace(" ", "") for each in MERGES)]
     tokenizer = keras_hub.tokenizers.GPT2Tokenizer(
         vocabulary={token: number for number, token in enumerate(tokens)},
         merges=MERGES,
     )
+    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
+        tokenizer, sequence_length=LENGTH
+    )
+    # Makes its tables here, before the scope: its loops look up in them.
+    tf.data.Dataset.from_tensor_slices(["a cat"]).batch(1).map(preprocessor)
+    return preprocessor
+
+
+def build_model(preprocessor):
+    tokenizer = preprocessor.tokenizer
     backbone = keras_hub.models.GPT2Backbone(
         vocabulary_size=tokenizer.vocabulary_size(),
         num_layers=1,
@@ -29,15 +39,13 @@ def build_model():
         max_sequence_length=LENGTH,
         dropout=0.0,
     )
-    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
-        tokenizer, sequence_length=LENGTH
-    )
     return keras_hub.models.GPT2CausalLM(backbone, preprocessor)
 
 
 def main(strategy, directory):
+    preprocessor = build_preprocessor()
     with strategy.scope():
-        model = build_model()
+        model = build_model(preprocessor)
         model.compile(
             # The biases of keys have no gradient but rounding, which Adam enlarges.
             optimizer=keras.optimizers.Adam(0.01, epsilon=1e-4),
