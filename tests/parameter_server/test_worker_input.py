@@ -5,9 +5,9 @@ import threading
 import pytest
 import tensorflow as tf
 from tensorflow.data.experimental import service
+from tensorflow.python.distribute.ps_values import DistributedTable
 
 from tfdist import _tf
-from tfdist._tf.graphs import DistributedTable
 from tfdist.keras.distributed_data import InputPipelines
 from tfdist.parameter_server.feed.worker_input import WorkerInput
 
@@ -91,7 +91,9 @@ def test_what_tf_data_service_has_divided_is_not_divided_again(
     assert shares(endless, monkeypatch, 20) == expected
 
 
-@pytest.mark.parametrize("where", ["cond", "nested", "while", "switch", "function"])
+@pytest.mark.parametrize(
+    "where", ["cond", "nested", "while", "switch", "function", "called"]
+)
 def test_a_branch_looks_up_in_the_table_of_its_task(where):
     # As in the scope of parameter servers, but of this process alone.
     words = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2]))
@@ -117,6 +119,7 @@ def test_a_branch_looks_up_in_the_table_of_its_task(where):
         "while": loop,
         "switch": lambda s: tf.switch_case(tf.strings.length(s) - 1, [lambda: cond(s)]),
         "function": tf.function(cond),
+        "called": lambda s: tf.cond(s != "b", lambda: tf.function(loop)(s), lambda: 2),
     }[where]
     _tf.look_up_within_branches()
     data = tf.data.Dataset.from_tensor_slices(["a", "b", "c"]).map(look_up)

@@ -1,12 +1,10 @@
 """Traced functions, and the operations of their graphs."""
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.ps_values import DistributedTable
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import function_context
 from tensorflow.python.ops.control_flow_v2_func_graphs import (
@@ -63,29 +61,13 @@ def look_up_within_branches() -> None:
     Each task has such a table of its own. A function is given that of its task when it is
     called, as TensorFlow notes on its graph; on the graph of a branch nobody would read it.
     """
-    given = DistributedTable.resource_handle
-    if getattr(given.fget, "is_of_function", False):
-        return
 
-    def resource_handle(table: Any) -> Any:
-        with _outside_of_branches():
-            return given.fget(table)
+    def capture_call_time_value(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        with graph.outer_graph.as_default():
+            return graph.outer_graph.capture_call_time_value(*args, **kwargs)
 
-    resource_handle.is_of_function = True  # type: ignore[attr-defined]
-    DistributedTable.resource_handle = property(resource_handle)
-
-
-@contextlib.contextmanager
-def _outside_of_branches() -> Iterator[None]:
-    """Enters the graph of the function whose branch or loop is being traced."""
-    graph = tf.compat.v1.get_default_graph()
-    if tf.executing_eagerly() or not isinstance(graph, _BRANCHES):
-        yield
-        return
-    while isinstance(graph, _BRANCHES):
-        graph = graph.outer_graph
-    with graph.as_default():
-        yield
+    for branch in _BRANCHES:
+        branch.capture_call_time_value = capture_call_time_value
 
 
 def function(python_function: Callable[..., Any], signature: Any) -> Any:

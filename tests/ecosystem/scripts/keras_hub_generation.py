@@ -20,12 +20,7 @@ def build_preprocessor():
         vocabulary={token: number for number, token in enumerate(tokens)},
         merges=MERGES,
     )
-    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
-        tokenizer, sequence_length=LENGTH
-    )
-    # Makes its tables here, before the scope: its loops look up in them.
-    tf.data.Dataset.from_tensor_slices(["a cat"]).batch(1).map(preprocessor)
-    return preprocessor
+    return keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
 
 
 def build_model(preprocessor):
@@ -43,9 +38,8 @@ def build_model(preprocessor):
 
 
 def main(strategy, directory):
-    preprocessor = build_preprocessor()
     with strategy.scope():
-        model = build_model(preprocessor)
+        model = build_model(build_preprocessor())
         model.compile(
             # The biases of keys have no gradient but rounding, which Adam enlarges.
             optimizer=keras.optimizers.Adam(0.01, epsilon=1e-4),
