@@ -84,6 +84,28 @@ def test_gradients_accumulated_by_hand(regression, refused):
     refused(build, regression, words)
 
 
+class PutBack(layers.Dense):
+    def call(self, x):
+        before = tf.identity(self.kernel.value)
+        self.kernel.assign(before * 0.5)
+        y = super().call(x)
+        self.kernel.assign(before)
+        return y
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize(
+    "layer",
+    [
+        PutBack(1),
+        layers.Dense(1, kernel_constraint=lambda w: keras.ops.where(w > 0, w, 0.1)),
+    ],
+)
+def test_a_weight_that_a_step_sets(regression, refused, layer):
+    words = "sets .*kernel, which an optimizer updates"
+    refused(lambda: compiled(layer), regression, words)
+
+
 @pytest.mark.feature(
     "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
 )

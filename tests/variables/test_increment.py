@@ -88,6 +88,7 @@ def test_what_is_not_additive_is_assigned(compute):
         (lambda v, d: v * d, [36.0, 56.0]),
         (lambda v, d: v / (d - d + 2.0), [11.0, 11.0]),
         (lambda v, d: tf.maximum(v, d + 8.0), [17.0, 19.0]),
+        (lambda v, d: tf.minimum(tf.maximum(v, d + 8.0), d + 8.0), [17.0, 19.0]),
     ],
 )
 def test_a_weights_projection_is_an_increment(compute, result):

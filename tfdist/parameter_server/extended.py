@@ -3,7 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -217,6 +217,14 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
             return creator(**kwargs)
 
     def _update(
+        self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        with ExitStack() as stack:
+            for each in getattr(var, "shards", (var,)):
+                stack.enter_context(each.in_update())
+            return self._update_here(var, fn, args, kwargs, group)
+
+    def _update_here(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
         if isinstance(var, PartitionedVariable) and not var.updated_whole:

@@ -7,7 +7,7 @@ The *view* is what the step read of the variable. With `d` any tensor:
 | `view + d`, `view - d`               | `+= d`, `-= d`; exact, the view is not moved  |
 | `b * view + d`, b a known constant   | `+= value - view`, if W (1 - b) < 1/2        |
 | `view * d`, `view / d`, if trainable | `+= value - view`                            |
-| `max(view, d)`, `min`, if trainable  | `+= value - view`                            |
+| `max(view, d)`, `min`, if trainable  | `+= value - view`; also `max(min(view, d), e)` |
 | anything else                        | `= value`: the last writer wins              |
 
 The first row covers counters, metrics and weight decay. The second covers moving
@@ -23,7 +23,9 @@ import tensorflow as tf
 from tfdist._refusal import RefusalError
 
 _SUMS = frozenset({"Add", "AddV2", "Sub"})
-_PROJECTIONS = frozenset({"Mul", "RealDiv", "DivNoNan", "Maximum", "Minimum"})
+_PROJECTIONS = frozenset(
+    {"Mul", "RealDiv", "DivNoNan", "Maximum", "Minimum", "ClipByValue"}
+)
 
 
 class NotAdditiveError(RefusalError):
@@ -55,9 +57,20 @@ def increment(
         )
         if kept is not None and num_workers * (1 - kept) < 0.5:
             return value - view
-    if trainable and op.type in _PROJECTIONS and any(_is(i, view) for i in op.inputs):
-        return value - view
-    return None
+    return value - view if trainable and _is_projection(op, view) else None
+
+
+def _is_projection(op: tf.Operation, view: tf.Tensor) -> bool:
+    """Returns True if projections of the view computed an operation's result."""
+    pending, seen = [op], set()
+    while pending:
+        op = pending.pop()
+        if op.type in _PROJECTIONS and op.name not in seen:
+            seen.add(op.name)
+            if any(_is(each, view) for each in op.inputs):
+                return True
+            pending += map(_source, op.inputs)
+    return False
 
 
 def _shaped_as(view: tf.Tensor, term: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,8 @@ which of these writes are applied as increments, under the variable's lock, inst
 One step alone on one worker sees exactly what it would see without this.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class ParameterServerVariable(_tf.CachingVariable):
     Attributes:
         is_weight: Whether a model learns it, though it may not be trainable itself, as
             a shard is not.
+        is_updated: Whether an optimizer has updated it in a step.
+        is_set: Whether a step has set it, which is no increment, beside its optimizer.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
         counts: What its ps counts of its changes, or None if nothing does.
@@ -59,6 +62,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         # one graph, for one choice of rows, and until the next write.
         self._view: tf.Tensor | None = None
         self._rows_of_view: tf.Tensor | None = None
+        self.is_updated = self.is_set = self._in_update = False
         self.updates_rows = False
         self.counts: Any = None
         self.row_counts: Any = None
@@ -150,6 +154,15 @@ class ParameterServerVariable(_tf.CachingVariable):
         # The base class takes no `copy`, and NumPy 2 warns of that.
         return np.asarray(self.numpy(), dtype=dtype)
 
+    @contextlib.contextmanager
+    def in_update(self) -> Iterator[None]:
+        """Notes that an optimizer updates the variable."""
+        self.is_updated = self._in_update = True
+        try:
+            yield
+        finally:
+            self._in_update = False
+
     def assign(
         self,
         value: Any,
@@ -181,6 +194,7 @@ class ParameterServerVariable(_tf.CachingVariable):
                     "as variable.assign_add(...), compute the value from such sums, or "
                     "reset metrics between epochs"
                 )
+        self.is_set |= not (self._in_update or tf.executing_eagerly())
         if rows is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             # The value has only these rows, so a plain assignment would not fit the

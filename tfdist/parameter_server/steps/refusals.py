@@ -176,21 +176,26 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_additions(function: Any, strategy: Any) -> None:
+def check_sets(function: Any, strategy: Any) -> None:
     """Checks that workers do not set what others add to at the same time.
 
     Raises:
-        AsynchronousTrainingError: If a step adds to a variable that is not trained, and
-            also sets it, on more than one worker.
+        AsynchronousTrainingError: If a step adds to a variable that is not trained, or
+            an optimizer does to a weight, and the step also sets it, on more than one
+            worker.
     """
     if strategy.num_replicas == 1:
         return
-    mixed = []
+    mixed, weights = [], []
     for outside, inside in function.graph.captures:
-        known = strategy.extended.placed.of_handles([outside])
-        is_state = bool(known) and not known[0][0].is_weight
-        if is_state and is_added_to_and_set(inside):
-            mixed.append(known[0][1])
+        for variable, name in strategy.extended.placed.of_handles([outside]):
+            # A row of a table that grows is set before anyone adds to it.
+            if variable.rows_in_use is not None:
+                continue
+            if variable.is_updated and variable.is_set:
+                weights.append(name)
+            elif not variable.is_updated and is_added_to_and_set(inside):
+                mixed.append(name)
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
@@ -199,6 +204,14 @@ def check_additions(function: Any, strategy: Any) -> None:
             "optimizer gradient_accumulation_steps, under consistency="
             "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with "
             "one worker"
+        )
+    if weights:
+        raise AsynchronousTrainingError(
+            f"the step sets {', '.join(weights)}, which an optimizer updates, so that "
+            "updates of other workers would be lost. Compute with a changed value without "
+            "assigning it to the weight, or write what changes, as weight.assign_add(...). "
+            "A constraint must multiply, divide, clip, or take a maximum or a minimum. Or "
+            "use tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
         )
 
 
