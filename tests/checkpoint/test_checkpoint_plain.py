@@ -151,6 +151,7 @@ class Counter:
         self.wait = 0
         self.data, self.halves = np.ones(3), np.zeros(2, ml_dtypes.bfloat16)
         self.rate = np.float32(0.5)
+        self.filled = {"rows": np.zeros((2, 2), "float32")[:, :1]}
         self.best = None
         self.model = 1
         self.function = len
@@ -161,6 +162,7 @@ def test_changed_attributes_alone_are_the_state(caplog):
     changes = Changes([counter], ignored=["model"])
     counter.wait, counter.model, counter.function = 3, 2, max
     counter.best = [np.zeros(2)]
+    counter.filled["rows"][1] = 3.0
     counter.new = ("a", np.float32(0.5))
     counter.lost = [np.ma.array([1])]
     arrays = {}
@@ -169,6 +171,6 @@ def test_changed_attributes_alone_are_the_state(caplog):
     told = "do not keep the attribute Counter.lost, which has an array MaskedArray"
     assert caplog.text.count(told) == 1
     assert name == "Counter"
-    assert set(changed) == {"wait", "best", "new"}
+    assert set(changed) == {"wait", "best", "new", "filled"}
     assert from_json(changed["new"], arrays) == ("a", 0.5)
     np.testing.assert_array_equal(from_json(changed["best"], arrays)[0], np.zeros(2))

@@ -10,6 +10,8 @@ import tensorflow as tf
 from tfdist.data.sources import shuffled
 from tfdist.peers import agreement
 from tfdist.peers.agreement import UnequalModelError
+from tfdist.peers.input import check_read_once
+from tfdist.peers.shares import UnequalDataError
 from tfdist.peers.shuffle import seeds_of, with_agreed_seeds
 
 from ..support.deadline import DEADLINE
@@ -224,3 +226,14 @@ def test_random_views_of_what_python_makes_are_compared_themselves():
     checksums, may_differ = agreement._of_dataset("x", dataset)
     assert list(checksums) == ["x, its first batch"]
     assert may_differ
+
+
+def test_workers_read_a_generator_in_one_call():
+    def batches():
+        yield np.ones((2, 1))
+
+    generator = batches()
+    check_read_once({"x": generator, "validation_data": batches()})
+    check_read_once({"x": np.ones(2)})
+    with pytest.raises(UnequalDataError, match="x is a generator.*earlier call"):
+        check_read_once({"x": generator})

@@ -6,9 +6,12 @@ other settings keeps the new settings.
 """
 
 import logging
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from tfdist.checkpoint.plain import NotPlainError, UnkeptArrayError, to_json
 
@@ -18,8 +21,7 @@ _log = logging.getLogger("tfdist")
 class Changes:
     """The plain attributes of objects that change from their initial state.
 
-    An array counts as changed when another array replaces it; its contents are not
-    compared.
+    An array counts as changed when another array replaces it, or its checksum differs.
     """
 
     def __init__(self, objects: Iterable[Any], ignored: Iterable[str] = ()) -> None:
@@ -76,14 +78,19 @@ class _Seen:
     json: Any
     arrays: list[Any]
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Seen)
-            and self.json == other.json
-            and _places(self.arrays) == _places(other.arrays)
+    def __post_init__(self) -> None:
+        # The memory and its layout: `to_json` makes a new view of an array at each call.
+        # A callback may fill an array in place.
+        self._key = (
+            self.json,
+            [(each.__array_interface__, _checksum(each)) for each in self.arrays],
         )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Seen) and self._key == other._key
 
-def _places(arrays: list[Any]) -> list[Any]:
-    # The memory and its layout: `to_json` makes a new view of an array at each call.
-    return [each.__array_interface__ for each in arrays]
+
+def _checksum(array: np.ndarray) -> int:
+    if not array.nbytes:
+        return 0
+    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8))

@@ -179,9 +179,10 @@ def _restart(
     del driver
     iterator = epoch_iterator._current_iterator
     keras_method(epoch_iterator)
-    # A generator cannot start again. Keras makes a new iterator whenever `fit` validates: it
-    # loses the batches that this one has read ahead, and repeats the generator's first two.
-    if epoch_iterator.is_of_generator and not getattr(iterator, "is_at_end", False):
+    # A generator cannot start again, nor threads that read ahead of endless data. Keras
+    # makes a new iterator whenever `fit` validates: it loses the batches that this one has
+    # read ahead, and repeats a generator's first two.
+    if epoch_iterator.reads_on and not getattr(iterator, "is_at_end", False):
         epoch_iterator._current_iterator = iterator
 
 
@@ -249,8 +250,10 @@ def _take_data_of_driver(owner: Any) -> None:
         # Skip Keras's own `__init__`, which always distributes the dataset.
         super(owner, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
-        self.is_of_generator = inspect.isgenerator(kwargs.get("x"))
         adapter = self.data_adapter
+        self.reads_on = inspect.isgenerator(kwargs.get("x")) or (
+            adapter.num_batches is None and bool(getattr(adapter, "enqueuer", None))
+        )
         try:
             data = self._distributed_dataset = driver.data(adapter)
         except ValueError as error:

@@ -6,8 +6,10 @@ that belongs to one worker from the start, such as its own files, is read unchan
 """
 
 import functools
+import inspect
 import random
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,29 @@ from tfdist.peers.shares import (
 )
 
 _of_tensorflow, _of_python = shuffling.Draws(), shuffling.Draws()
+
+
+_read: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def check_read_once(arguments: Mapping[str, Any]) -> None:
+    """Checks that no earlier call has read a generator, on several workers.
+
+    Raises:
+        UnequalDataError: If one has.
+    """
+    for name in ("x", "validation_data"):
+        generator = arguments.get(name)
+        if not inspect.isgenerator(generator):
+            continue
+        if generator in _read:
+            raise UnequalDataError(
+                f"{name} is a generator that an earlier call has read. Each worker has "
+                "read ahead of it by another number of batches, so the workers would "
+                "train on rows of different batches. Pass each call a generator of its "
+                "own, or train in one call, with steps_per_epoch and epochs"
+            )
+        _read.add(generator)
 
 
 @dataclass(frozen=True)

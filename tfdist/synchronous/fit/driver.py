@@ -19,7 +19,7 @@ from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers import agreement, callbacks, calls
-from tfdist.peers.input import ShardedData
+from tfdist.peers.input import ShardedData, check_read_once
 from tfdist.synchronous.fit import fixed_rows, refusals
 from tfdist.synchronous.fit.model_functions import runs_eagerly
 from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
@@ -114,6 +114,10 @@ class SynchronousDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Starts `fit` from the same state on all workers, and names a lost worker."""
         strategy, extended = self.strategy, self.strategy.extended
+        is_alone = strategy.has_one_script or strategy.num_workers == 1
+        # `fit` validates on the same generator after each epoch, and reads on.
+        if not is_alone and not arguments.get("_use_cached_eval_dataset"):
+            check_read_once(arguments)
         lost_peers = extended.lost_peers
         with (
             calls.naming_lone_calls(),
