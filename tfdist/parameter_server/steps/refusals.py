@@ -187,10 +187,11 @@ def check_additions(function: Any, strategy: Any) -> None:
         return
     mixed = []
     for outside, inside in function.graph.captures:
-        known = strategy.extended.placed.of_handles([outside])
-        is_state = bool(known) and not known[0][0].is_weight
-        if is_state and is_added_to_and_set(inside):
-            mixed.append(known[0][1])
+        for variable, name in strategy.extended.placed.of_handles([outside]):
+            # A row of a table that grows is set before anyone adds to it.
+            is_state = not variable.is_weight and variable.rows_in_use is None
+            if is_state and is_added_to_and_set(inside):
+                mixed.append(name)
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
