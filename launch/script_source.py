@@ -23,11 +23,7 @@ _OF_TENSORFLOW = b"libtensorflow_framework.so"
 def imports_any(program: Program, modules: Collection[str]) -> bool:
     """Returns whether a program, or a module next to it, imports one of these modules."""
     wanted = tuple(f"{name}." for name in modules)
-    return any(
-        f"{name}.".startswith(wanted)
-        for tree in trees(program)
-        for name in _imports(tree, ())
-    )
+    return any(f"{name}.".startswith(wanted) for name in _imported(program))
 
 
 def op_libraries(program: Program) -> list[str]:
@@ -36,12 +32,14 @@ def op_libraries(program: Program) -> list[str]:
     Such a library has a distribution that requires TensorFlow, and shared objects that are
     linked with TensorFlow's. A library that imports another one requires it.
     """
-    names = {
-        name.split(".")[0] for tree in trees(program) for name in _imports(tree, ())
-    }
+    names = {name.split(".")[0] for name in _imported(program)}
     names -= {"tensorflow", *sys.stdlib_module_names}
     names |= {required for name in names for required in _requirements(name)}
     return sorted(name for name in names if _has_operations(name))
+
+
+def _imported(program: Program) -> Iterator[str]:
+    return (name for tree in trees(program) for name in _imports(tree, ()))
 
 
 def _requirements(name: str) -> list[str]:

@@ -60,7 +60,7 @@ def measure() -> Memory:
     found = [(total - machine.get("MemAvailable:", total // 1024) * 1024, total)]
     for directory in _cgroups():
         for limit_name, use_name in zip(_LIMITS, _USES, strict=True):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(ValueError):
                 limit = int(_read(f"{directory}/{limit_name}"))  # "max" is none.
                 used = int(_read(f"{directory}/{use_name}"))
                 found.append((used - _cached(f"{directory}/memory.stat"), limit))
@@ -74,11 +74,7 @@ def _cgroups() -> list[str]:
     A container sees a part of them, and its own as the root.
     """
     directories: list[str] = []
-    try:
-        lines = _read("/proc/self/cgroup").splitlines()
-    except OSError:
-        return directories
-    for line in lines:
+    for line in _read("/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
@@ -96,16 +92,14 @@ def _cached(path: str) -> int:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    try:
-        rows = [line.split() for line in _read(path).splitlines()]
-    except OSError:
-        return {}
+    rows = [line.split() for line in _read(path).splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _read(path: str) -> str:
-    with open(path) as file:
+    with contextlib.suppress(OSError), open(path) as file:
         return file.read()
+    return ""
 
 
 class MemoryWatch:
