@@ -5,7 +5,6 @@ The source is parsed, not run.
 
 import ast
 import importlib.util
-import mmap
 import re
 import sys
 from collections.abc import Collection, Container, Iterator
@@ -60,19 +59,9 @@ def _has_operations(name: str) -> bool:
         return False
     from importlib import metadata
 
-    files = metadata.files(name) or []
-    return any(_links_tensorflow(str(f.locate())) for f in files if f.suffix == ".so")
-
-
-def _links_tensorflow(path: str) -> bool:
-    try:
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return content.find(_OF_TENSORFLOW) >= 0
-    except (OSError, ValueError):
-        return False
+    found = [Path(str(file.locate())) for file in metadata.files(name) or []]
+    objects = [path for path in found if path.suffix == ".so" and path.is_file()]
+    return any(_OF_TENSORFLOW in path.read_bytes() for path in objects)
 
 
 def kind_of_script(program: Program, asked: str = AUTO) -> str:
