@@ -5,7 +5,6 @@ The source is parsed, not run.
 
 import ast
 import importlib.util
-import mmap
 import re
 import sys
 from collections.abc import Collection, Container, Iterator
@@ -23,11 +22,7 @@ _OF_TENSORFLOW = b"libtensorflow_framework.so"
 def imports_any(program: Program, modules: Collection[str]) -> bool:
     """Returns whether a program, or a module next to it, imports one of these modules."""
     wanted = tuple(f"{name}." for name in modules)
-    return any(
-        f"{name}.".startswith(wanted)
-        for tree in trees(program)
-        for name in _imports(tree, ())
-    )
+    return any(f"{name}.".startswith(wanted) for name in _imported(program))
 
 
 def op_libraries(program: Program) -> list[str]:
@@ -36,12 +31,14 @@ def op_libraries(program: Program) -> list[str]:
     Such a library has a distribution that requires TensorFlow, and shared objects that are
     linked with TensorFlow's. A library that imports another one requires it.
     """
-    names = {
-        name.split(".")[0] for tree in trees(program) for name in _imports(tree, ())
-    }
+    names = {name.split(".")[0] for name in _imported(program)}
     names -= {"tensorflow", *sys.stdlib_module_names}
     names |= {required for name in names for required in _requirements(name)}
     return sorted(name for name in names if _has_operations(name))
+
+
+def _imported(program: Program) -> Iterator[str]:
+    return (name for tree in trees(program) for name in _imports(tree, ()))
 
 
 def _requirements(name: str) -> list[str]:
@@ -62,19 +59,9 @@ def _has_operations(name: str) -> bool:
         return False
     from importlib import metadata
 
-    files = metadata.files(name) or []
-    return any(_links_tensorflow(str(f.locate())) for f in files if f.suffix == ".so")
-
-
-def _links_tensorflow(path: str) -> bool:
-    try:
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return content.find(_OF_TENSORFLOW) >= 0
-    except (OSError, ValueError):
-        return False
+    found = [Path(str(file.locate())) for file in metadata.files(name) or []]
+    objects = [path for path in found if path.suffix == ".so" and path.is_file()]
+    return any(_OF_TENSORFLOW in path.read_bytes() for path in objects)
 
 
 def kind_of_script(program: Program, asked: str = AUTO) -> str:

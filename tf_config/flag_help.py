@@ -46,8 +46,7 @@ def _block(text: str) -> str:
     for indent, lines in itertools.groupby(text.split("\n"), _indent):
         kept = [*lines]
         if indent in ("", _DEEP):
-            words = " ".join(map(str.strip, kept))
-            kept = [_fill(words, indent)] if words else kept
+            kept = [_fill(" ".join(map(str.strip, kept)), indent)]
         found += kept
     return "\n".join(found)
 
@@ -57,14 +56,9 @@ def _indent(line: str) -> str:
 
 
 def _fill(words: str, indent: str) -> str:
-    return textwrap.fill(
-        words,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    width = _WIDTH - len(indent)
+    lines = textwrap.wrap(words, width, break_on_hyphens=False, break_long_words=False)
+    return textwrap.indent("\n".join(lines), indent)
 
 
 def _lines(flag: Any) -> str:

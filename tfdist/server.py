@@ -110,9 +110,6 @@ def main() -> int:
     Returns:
         The exit status: `EXIT_USAGE` if the cluster or the task is wrong.
     """
-    if len(sys.argv) > 1:
-        print(__doc__)
-        return 0 if sys.argv[1:] == ["--help"] else EXIT_USAGE
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Python handles Ctrl-C only when TensorFlow returns, and join() never does.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -126,4 +123,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] == ["--help"] else EXIT_USAGE)
     sys.exit(main())

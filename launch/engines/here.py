@@ -134,9 +134,12 @@ class Tail:
             open(self._path, errors="replace") as log,
         ):
             log.seek(self._position)
-            *lines, self._rest = (self._rest + log.read()).split("\n")
+            for text in iter(log.readline, ""):
+                self._rest += text
+                if text.endswith("\n"):
+                    yield f"{self._prefix}{self._rest[:-1]}"
+                    self._rest = ""
             self._position = log.tell()
-            yield from (f"{self._prefix}{line}" for line in lines)
 
     def rest(self) -> Iterator[str]:
         """Yields the last line if nothing has ended it."""

@@ -3,10 +3,9 @@
 import collections
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-_INTERVAL = 1.0  # seconds
 _KEPT = 5
 _ALMOST_ALL = 0.95
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory")  # Of cgroup v2, and of v1.
@@ -42,14 +41,15 @@ def explain(peak: int, samples: Sequence[Memory]) -> str:
     >>> explain(10**9, [free, free])
     ''
     >>> explain(10**9, [free, Memory(2 * 10**9, 8 * 10**9, 4)])  # The kernel killed one.
-    'probably out of memory: it used 1.0 of 8.0 GB'
+    'probably out of memory: it used 1.0 GB'
     """
     fullest = max(samples, key=lambda each: each.used / each.limit)
     is_full = fullest.used >= _ALMOST_ALL * fullest.limit
     if not is_full and samples[-1].kills == samples[0].kills:
         return ""
-    had, all_ = (size / 1e9 for size in (peak, fullest.limit))
-    return f"probably out of memory: it used {had:.1f} of {all_:.1f} GB"
+    # What was full at a moment between two samples is not known.
+    of = f" of {fullest.limit / 1e9:.1f}" if is_full else ""
+    return f"probably out of memory: it used {peak / 1e9:.1f}{of} GB"
 
 
 def measure() -> Memory:
@@ -60,7 +60,7 @@ def measure() -> Memory:
     found = [(total - machine.get("MemAvailable:", total // 1024) * 1024, total)]
     for directory in _cgroups():
         for limit_name, use_name in zip(_LIMITS, _USES, strict=True):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(ValueError):
                 limit = int(_read(f"{directory}/{limit_name}"))  # "max" is none.
                 used = int(_read(f"{directory}/{use_name}"))
                 found.append((used - _cached(f"{directory}/memory.stat"), limit))
@@ -74,11 +74,7 @@ def _cgroups() -> list[str]:
     A container sees a part of them, and its own as the root.
     """
     directories: list[str] = []
-    try:
-        lines = _read("/proc/self/cgroup").splitlines()
-    except OSError:
-        return directories
-    for line in lines:
+    for line in _read("/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
@@ -96,25 +92,22 @@ def _cached(path: str) -> int:
 
 
 def _numbers(path: str) -> dict[str, int]:
-    try:
-        rows = [line.split() for line in _read(path).splitlines()]
-    except OSError:
-        return {}
+    rows = [line.split() for line in _read(path).splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _read(path: str) -> str:
-    with open(path) as file:
+    with contextlib.suppress(OSError), open(path) as file:
         return file.read()
+    return ""
 
 
 class MemoryWatch:
     """Measures the memory once a second while tasks run."""
 
-    interval = _INTERVAL
+    interval = 1.0  # seconds
 
-    def __init__(self, measure: Callable[[], Memory] = measure) -> None:
-        self._measure = measure
+    def __init__(self) -> None:
         self._samples = collections.deque([measure()], maxlen=_KEPT)
         self._looked = time.monotonic()
 
@@ -123,8 +116,8 @@ class MemoryWatch:
         now = time.monotonic()
         if now - self._looked >= self.interval:
             self._looked = now
-            self._samples.append(self._measure())
+            self._samples.append(measure())
 
     def explain(self, peak: int) -> str:
         """Returns what to say of a process that was killed just now, or ''."""
-        return explain(peak, [*self._samples, self._measure()])
+        return explain(peak, [*self._samples, measure()])

@@ -38,10 +38,9 @@ class RunningTasks:
     Attributes:
         exits: The return code of each task that has ended and was not restarted, in
             order of time; the negative signal number if it was killed.
-        memory: Observes the memory of this machine.
     """
 
-    interval = float("inf")  # Every exit wakes the loop, by SIGCHLD.
+    interval = MemoryWatch.interval  # Every exit wakes the loop, by SIGCHLD.
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class RunningTasks:
         self._killed: list[processes.Exit] = []
         self._hidden: set[Task] = set()
         self.exits: dict[Task, int] = {}
-        self.memory = MemoryWatch()
+        self._memory = MemoryWatch()
 
     def __iter__(self) -> Iterator[TaskProcess]:
         return iter(self._processes.values())
@@ -128,6 +127,7 @@ class RunningTasks:
 
     def check(self) -> None:
         """Records the exits of processes that have ended."""
+        self._memory.check()
         exits = processes.reap()
         self._tunnels.record(exits)
         self._record(exits)
@@ -158,8 +158,8 @@ class RunningTasks:
 
     def kill_everything(self) -> list[str]:
         """Kills every descendant, and describes those that live; call `close` next."""
-        for process in self:
-            process.told_to_end |= process.alive
+        for process in self.alive:
+            process.told_to_end = process.was_killed = True
         # On other hosts, nobody else would wait for the end of what runs there.
         remote = [process for process in self.alive if process.plan.remote]
         for process in remote:
@@ -188,7 +188,7 @@ class RunningTasks:
                 self._read(process)
                 self._read_reports(process)
                 if exit.code == -signal.SIGKILL and not process.was_killed:
-                    exit = replace(exit, why=self.memory.explain(exit.peak))
+                    exit = replace(exit, why=self._memory.explain(exit.peak))
                 process.ended(exit)
                 assert process.exit
                 self.exits[process.plan.task] = process.exit.code

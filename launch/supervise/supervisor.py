@@ -71,8 +71,7 @@ class Supervisor:
         stopped = StoppedTasks(job.stall_timeout, self._tasks, console)
         # Exits are recorded before anything looks at what is left.
         self._loop.add_checks([self._tasks, self._tunnels, self._restarts, stopped])
-        self._loop.add_checks([self._watch, self._tasks.memory])
-        self._loop.add_checks([self._output, self._progress])
+        self._loop.add_checks([self._watch, self._output, self._progress])
 
     def run(self) -> int:
         """Runs the job to its end, and returns its exit status."""

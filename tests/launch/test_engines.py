@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from unittest import mock
 
@@ -422,6 +423,19 @@ def test_a_job_in_the_foreground_is_followed_by_all_its_logs(tmp_path):
     (tmp_path / "launch.log").write_text("[ps:0] ready\n")
     record = replace(record, output=str(tmp_path / "launch.log"))
     assert list(engine.load("ssh").follow(record)) == ["[ps:0] ready"]
+
+
+def test_a_long_output_is_followed_a_line_at_a_time(tmp_path):
+    lines = [f"{number:1000}" for number in range(2000)]
+    output = tmp_path / "launch.log"
+    output.write_text("\n".join(lines))
+    tracemalloc.start()
+    try:
+        followed = engine.load("ssh").follow(replace(a_record(), output=str(output)))
+        assert all(a == b for a, b in zip(followed, lines, strict=True))
+        assert tracemalloc.get_traced_memory()[1] < 2**19
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_unknown_engine():

@@ -1,5 +1,6 @@
 import io
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
 from launch.plan import plan
-from launch.supervise import tunnels
+from launch.supervise import processes, tunnels
 from launch.supervise.output import Output, quiet_tasks
 from launch.supervise.processes import Exit
+from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.summary import summarize
 from launch.supervise.task_process import TaskProcess
 from tf_config import Task
@@ -490,6 +492,25 @@ def test_interrupted_job_shows_no_log(launcher):
     assert process.returncode == 130
     assert "ends with" not in errors
     assert "worker:1" not in output
+
+
+@pytest.mark.parametrize(("who", "why"), [("kernel", "full"), ("launcher", "")])
+def test_a_task_that_the_launcher_kills_is_not_said_to_be_out_of_memory(who, why):
+    tasks = RunningTasks(*[mock.MagicMock() for _ in range(6)])
+    process = mock.MagicMock(pid=7, alive=True, was_killed=False, told_to_end=False)
+    process.plan.remote = None
+    process.read_reports.return_value = [], True
+    tasks._processes = {Task("chief", 0): process}
+    tasks._memory = SimpleNamespace(explain=lambda peak: "full", check=lambda: None)
+    exits = [Exit(7, -9, 0.0)]
+    reap = mock.Mock(return_value=exits if who == "kernel" else [])
+    kill = mock.Mock(return_value=(exits, []))
+    with mock.patch.multiple(processes, reap=reap, kill_descendants=kill):
+        tasks.check()
+        tasks.kill_everything()
+        tasks.close()
+    [exit] = process.ended.call_args_list[0].args
+    assert exit.why == why
 
 
 def test_the_end_of_a_log_is_read_without_the_rest(tmp_path):
