@@ -13,7 +13,7 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.optimizers import optimizers_of
-from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import added_to_and_set
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -185,12 +185,16 @@ def check_additions(function: Any, strategy: Any) -> None:
     """
     if strategy.num_replicas == 1:
         return
-    mixed = []
-    for outside, inside in function.graph.captures:
-        known = strategy.extended.placed.of_handles([outside])
-        is_state = bool(known) and not known[0][0].is_weight
-        if is_state and is_added_to_and_set(inside):
-            mixed.append(known[0][1])
+    inside = {id(outer): inner for outer, inner in function.graph.captures}
+    states = {
+        inside[id(each.handle)].name: name
+        for each, name in strategy.extended.placed.of_handles(
+            outer for outer, _ in function.graph.captures
+        )
+        if not each.is_weight
+    }
+    handles = [each for each in inside.values() if each.name in states]
+    mixed = [states[each.name] for each in added_to_and_set(handles)]
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
