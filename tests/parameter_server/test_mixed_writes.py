@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import added_to_and_set
 
 
 def accumulates(v, x):
@@ -67,4 +67,30 @@ def test_what_a_step_adds_to_and_sets(step, found):
     function = tf.function(lambda x: step(v, x), autograph=False)
     graph = function.get_concrete_function(tf.TensorSpec([])).graph
     [(_, handle)] = graph.captures
-    assert is_added_to_and_set(handle) == found
+    assert bool(added_to_and_set([handle])) == found
+
+
+def test_the_graph_is_walked_once_however_many_variables_it_accumulates_in(monkeypatch):
+    of = tf.Operation.inputs.fget
+
+    def inputs_asked_for(number):
+        variables = [tf.Variable(0.0) for _ in range(number)]
+
+        @tf.function(autograph=False)
+        def step(x):
+            for v in variables:
+                v.assign_add(x)
+                # Each depends on all that came before.
+                x = tf.tanh(x)
+                v.assign_add(x)
+
+        graph = step.get_concrete_function(tf.TensorSpec([])).graph
+        asked = []
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                tf.Operation, "inputs", property(lambda o: asked.append(o) or of(o))
+            )
+            assert not added_to_and_set(inside for _, inside in graph.captures)
+        return len(asked)
+
+    assert inputs_asked_for(40) < 2.5 * inputs_asked_for(20)

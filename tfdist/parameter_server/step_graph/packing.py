@@ -82,8 +82,9 @@ class _Packing:
         self._graph_def = definition
         self._definitions = {each.name: each for each in self._graph_def.node}
         self._relayed: dict[str, Output] = {}
-        self._roots = [tensor.op.name for tensor in graph.outputs]
-        self._roots += [op.name for op in graph.control_outputs]
+        # A set, since each operation is looked up in it.
+        self._roots = {tensor.op.name for tensor in graph.outputs}
+        self._roots |= {op.name for op in graph.control_outputs}
         nodes = map(self._node, graph.get_operations())
         self._nodes = messages.needed(nodes, self._roots)
 

@@ -5,11 +5,14 @@ usual case is gradients that are accumulated by hand. A moving average is neithe
 addition nor a setting, since `tfdist.variables.increment` makes it a move towards a value.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.keras.captures import uses
-from tfdist.parameter_server.step_graph.used_inputs import sources_of
 
+_READS = frozenset({"ReadVariableOp", "ResourceGather"})
 _ADDS = frozenset(
     {
         "AssignAddVariableOp",
@@ -28,17 +31,22 @@ _SETS = frozenset(
 )
 
 
-def is_added_to_and_set(handle: tf.Tensor) -> bool:
-    """Returns True if a graph adds to a variable, and also sets it or clears it.
+def added_to_and_set(handles: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the variables that a graph adds to, and also sets or clears.
 
     Args:
-        handle: The placeholder of the variable's handle in the graph.
+        handles: The placeholders of the variables' handles in the graph.
     """
+    values: dict[Any, dict[str, int]] = {}
+    return [each for each in handles if _is_added_to_and_set(each, values)]
+
+
+def _is_added_to_and_set(handle: tf.Tensor, values: dict[Any, dict[str, int]]) -> bool:
     ops = list(uses(handle))
     sets = [op for op in ops if op.type in _SETS]
     adds = [op for op in ops if op.type in _ADDS and not _moves(op)]
     # To subtract from a variable what it was is to clear it.
-    clears = [op for op in adds if _depends_on_own_value(op)]
+    clears = [op for op in adds if _depends_on_own_value(op, values)]
     return len(adds) > len(clears) and bool(sets or clears)
 
 
@@ -49,15 +57,37 @@ def _moves(op: tf.Operation) -> bool:
     return of.type == "Sub" and _reads(_source(of.inputs[1]), op)
 
 
-def _depends_on_own_value(op: tf.Operation) -> bool:
-    return any(
-        _reads(each, op) for each in sources_of([op.inputs[-1].op], control=False)
-    )
+def _depends_on_own_value(op: tf.Operation, values: dict[Any, dict[str, int]]) -> bool:
+    if op.graph not in values:
+        values[op.graph] = _variables_behind(op.graph)
+    known = values[op.graph]
+    return bool(known[op.inputs[-1].op.name] & known.get(_of_variable(op), 0))
+
+
+def _variables_behind(graph: Any) -> dict[str, int]:
+    """Returns the variables that each operation is computed from, and each one's bit.
+
+    One pass, however many variables there are. `_of_variable` has the key of a bit.
+    """
+    behind: dict[str, int] = {}
+    bits: dict[str, int] = {}
+    for op in graph.get_operations():
+        found = 0
+        if op.type in _READS:
+            found = bits.setdefault(_of_variable(op), 1 << len(bits))
+        for each in op.inputs:
+            found |= behind.get(each.op.name, 0)
+        behind[op.name] = found
+    return behind | bits
+
+
+def _of_variable(op: tf.Operation) -> str:
+    # The name of a tensor, which has a colon as that of no operation does.
+    return str(op.inputs[0].name)
 
 
 def _reads(op: tf.Operation, write: tf.Operation) -> bool:
-    is_read = op.type in ("ReadVariableOp", "ResourceGather")
-    return is_read and op.inputs[0] is write.inputs[0]
+    return op.type in _READS and op.inputs[0] is write.inputs[0]
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:

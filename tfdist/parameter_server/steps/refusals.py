@@ -13,7 +13,7 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.optimizers import optimizers_of
-from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import added_to_and_set
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -186,16 +186,18 @@ def check_sets(function: Any, strategy: Any) -> None:
     """
     if strategy.num_replicas == 1:
         return
-    mixed, weights = [], []
-    for outside, inside in function.graph.captures:
-        for variable, name in strategy.extended.placed.of_handles([outside]):
-            # A row of a table that grows is set before anyone adds to it.
-            if variable.rows_in_use is not None:
-                continue
-            if variable.is_updated and variable.is_set:
-                weights.append(name)
-            elif not variable.is_updated and is_added_to_and_set(inside):
-                mixed.append(name)
+    inside = {id(outer): inner for outer, inner in function.graph.captures}
+    states, weights = {}, []
+    for each, name in strategy.extended.placed.of_handles(
+        outer for outer, _ in function.graph.captures
+    ):
+        if each.is_updated and each.is_set:
+            weights.append(name)
+        # A row of a table that grows is set before anyone adds to it.
+        elif not each.is_updated and each.rows_in_use is None:
+            states[inside[id(each.handle)].name] = name
+    handles = [each for each in inside.values() if each.name in states]
+    mixed = [states[each.name] for each in added_to_and_set(handles)]
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
