@@ -93,4 +93,4 @@ class _Seen:
 def _checksum(array: np.ndarray) -> int:
     if not array.nbytes:
         return 0
-    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
