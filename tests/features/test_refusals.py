@@ -59,7 +59,8 @@ def test_gradient_accumulation(regression, as_in_the_table):
 
 
 @pytest.mark.parameter_server
-def test_gradients_accumulated_by_hand(regression, refused):
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_gradients_accumulated_by_hand(regression, refused, is_raw):
     class Accumulating(keras.Sequential):
         def train_step(self, data):
             x, y = data
@@ -76,7 +77,10 @@ def test_gradients_accumulated_by_hand(regression, refused):
     def build():
         model = Accumulating([keras.Input((4,)), layers.Dense(1, use_bias=False)])
         model.count = model.add_weight((), "zeros", "int32", trainable=False)
-        model.sums = model.add_weight((4, 1), "zeros", trainable=False, name="sums")
+        if is_raw:
+            model.sums = tf.Variable(tf.zeros((4, 1)), name="sums")
+        else:
+            model.sums = model.add_weight((4, 1), "zeros", trainable=False, name="sums")
         model.compile("sgd", "mse")
         return model
 

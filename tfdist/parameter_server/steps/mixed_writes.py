@@ -5,7 +5,7 @@ usual case is gradients that are accumulated by hand. A moving average is neithe
 addition nor a setting, since `tfdist.variables.increment` makes it a move towards a value.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -31,20 +31,31 @@ _SETS = frozenset(
 )
 
 
-def added_to_and_set(handles: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+def added_to_and_set(
+    handles: Iterable[tf.Tensor], trainable: Collection[str] = ()
+) -> list[tf.Tensor]:
     """Returns the variables that a graph adds to, and also sets or clears.
 
     Args:
         handles: The placeholders of the variables' handles in the graph.
+        trainable: The names of those of trainable variables. What sets such a variable
+            may have become a move; no optimizer updates it.
     """
     values: dict[Any, dict[str, int]] = {}
-    return [each for each in handles if _is_added_to_and_set(each, values)]
+    return [
+        each
+        for each in handles
+        if _is_added_to_and_set(each, values, each.name in trainable)
+    ]
 
 
-def _is_added_to_and_set(handle: tf.Tensor, values: dict[Any, dict[str, int]]) -> bool:
+def _is_added_to_and_set(
+    handle: tf.Tensor, values: dict[Any, dict[str, int]], is_trainable: bool
+) -> bool:
     ops = list(uses(handle))
-    sets = [op for op in ops if op.type in _SETS]
-    adds = [op for op in ops if op.type in _ADDS and not _moves(op)]
+    moves = [op for op in ops if op.type in _ADDS and _moves(op)]
+    sets = [op for op in ops if op.type in _SETS or (is_trainable and op in moves)]
+    adds = [op for op in ops if op.type in _ADDS and op not in moves]
     # To subtract from a variable what it was is to clear it.
     clears = [op for op in adds if _depends_on_own_value(op, values)]
     return len(adds) > len(clears) and bool(sets or clears)

@@ -187,7 +187,7 @@ def check_sets(function: Any, strategy: Any) -> None:
     if strategy.num_replicas == 1:
         return
     inside = {id(outer): inner for outer, inner in function.graph.captures}
-    states, weights = {}, []
+    states, trainable, weights = {}, set(), []
     for each, name in strategy.extended.placed.of_handles(
         outer for outer, _ in function.graph.captures
     ):
@@ -195,9 +195,12 @@ def check_sets(function: Any, strategy: Any) -> None:
             weights.append(name)
         # A row of a table that grows is set before anyone adds to it.
         elif not each.is_updated and each.rows_in_use is None:
-            states[inside[id(each.handle)].name] = name
+            handle = inside[id(each.handle)].name
+            states[handle] = name
+            if each.is_weight:
+                trainable.add(handle)
     handles = [each for each in inside.values() if each.name in states]
-    mixed = [states[each.name] for each in added_to_and_set(handles)]
+    mixed = [states[each.name] for each in added_to_and_set(handles, trainable)]
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
