@@ -59,7 +59,8 @@ def test_gradient_accumulation(regression, as_in_the_table):
 
 
 @pytest.mark.parameter_server
-def test_gradients_accumulated_by_hand(regression, refused):
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_gradients_accumulated_by_hand(regression, refused, is_raw):
     class Accumulating(keras.Sequential):
         def train_step(self, data):
             x, y = data
@@ -76,12 +77,29 @@ def test_gradients_accumulated_by_hand(regression, refused):
     def build():
         model = Accumulating([keras.Input((4,)), layers.Dense(1, use_bias=False)])
         model.count = model.add_weight((), "zeros", "int32", trainable=False)
-        model.sums = model.add_weight((4, 1), "zeros", trainable=False, name="sums")
+        if is_raw:
+            model.sums = tf.Variable(tf.zeros((4, 1)), name="sums")
+        else:
+            model.sums = model.add_weight((4, 1), trainable=False, name="sums")
         model.compile("sgd", "mse")
         return model
 
     words = "adds to .*sums, and also sets.*lost or counted twice.*larger batch"
     refused(build, regression, words)
+
+
+@pytest.mark.parameter_server
+def test_a_weight_that_a_layer_scales_and_puts_back(regression, refused):
+    class Scaled(layers.Dense):
+        def call(self, x):
+            before = tf.identity(self.kernel.value)
+            self.kernel.assign(before * 0.5)
+            y = super().call(x)
+            self.kernel.assign(before)
+            return y
+
+    words = "writes to .*kernel, and then sets it from what it had read before.*erased"
+    refused(lambda: compiled(Scaled(1)), regression, words)
 
 
 @pytest.mark.feature(

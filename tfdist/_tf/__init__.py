@@ -70,6 +70,7 @@ from tfdist._tf.graphs import (
     clone_of,
     function,
     function_graph,
+    functions_of,
     has_custom_gradient,
     inputs_of_functions,
     is_compiled,

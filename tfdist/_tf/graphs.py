@@ -118,14 +118,21 @@ def has_custom_gradient(op: tf.Operation) -> bool:
 
 def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
     """Returns what functions that an operation calls have in place of one of its inputs."""
+    for graph, given in functions_of(op):
+        for inner, each in zip(graph.inputs, given, strict=False):
+            if each is tensor:
+                yield inner
+
+
+def functions_of(op: tf.Operation) -> Iterator[tuple[Any, list[tf.Tensor]]]:
+    """Returns the graphs of functions that an operation calls, and what it gives them."""
     # The first input of a condition chooses the branch, and is not given to it.
     skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
     for value in op.node_def.attr.values():
         for called in [value.func, *value.list.func]:
             function = op.graph._get_function(called.name) if called.name else None
-            for i, given in enumerate(op.inputs):
-                if function is not None and given is tensor:
-                    yield function.graph.inputs[i - skipped]
+            if function is not None:
+                yield function.graph, list(op.inputs)[skipped:]
 
 
 def add_functions(definitions: Iterable[Any]) -> None:

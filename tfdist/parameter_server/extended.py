@@ -219,6 +219,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool
     ) -> Any:
+        for each in getattr(var, "shards", (var,)):
+            each.is_updated = True
         if isinstance(var, PartitionedVariable) and not var.updated_whole:
             per_argument = [var.changes.parts_or_copies(each) for each in args]
             for i, shard in enumerate(var.shards):

@@ -32,6 +32,7 @@ class ParameterServerVariable(_tf.CachingVariable):
     Attributes:
         is_weight: Whether a model learns it, though it may not be trainable itself, as
             a shard is not.
+        is_updated: Whether an optimizer has updated it in a step.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
         counts: What its ps counts of its changes, or None if nothing does.
@@ -59,6 +60,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         # one graph, for one choice of rows, and until the next write.
         self._view: tf.Tensor | None = None
         self._rows_of_view: tf.Tensor | None = None
+        self.is_updated = False
         self.updates_rows = False
         self.counts: Any = None
         self.row_counts: Any = None

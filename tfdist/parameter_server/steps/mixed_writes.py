@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.keras.captures import uses
 from tfdist.parameter_server.step_graph.used_inputs import sources_of
 
-_ADDS = frozenset(
+ADDS = frozenset(
     {
         "AssignAddVariableOp",
         "AssignSubVariableOp",
@@ -18,7 +18,8 @@ _ADDS = frozenset(
         "ResourceScatterNdSub",
     }
 )
-_SETS = frozenset(
+READS = frozenset({"ReadVariableOp", "ResourceGather"})
+SETS = frozenset(
     {
         "AssignVariableOp",
         "ResourceScatterNdUpdate",
@@ -28,15 +29,18 @@ _SETS = frozenset(
 )
 
 
-def is_added_to_and_set(handle: tf.Tensor) -> bool:
+def is_added_to_and_set(handle: tf.Tensor, is_weight: bool = False) -> bool:
     """Returns True if a graph adds to a variable, and also sets it or clears it.
 
     Args:
         handle: The placeholder of the variable's handle in the graph.
+        is_weight: Whether the variable is trainable, so that what sets it may have become
+            a move. No optimizer updates it.
     """
     ops = list(uses(handle))
-    sets = [op for op in ops if op.type in _SETS]
-    adds = [op for op in ops if op.type in _ADDS and not _moves(op)]
+    moves = [op for op in ops if op.type in ADDS and _moves(op)]
+    sets = [op for op in ops if op.type in SETS or (is_weight and op in moves)]
+    adds = [op for op in ops if op.type in ADDS and op not in moves]
     # To subtract from a variable what it was is to clear it.
     clears = [op for op in adds if _depends_on_own_value(op)]
     return len(adds) > len(clears) and bool(sets or clears)
@@ -56,8 +60,7 @@ def _depends_on_own_value(op: tf.Operation) -> bool:
 
 
 def _reads(op: tf.Operation, write: tf.Operation) -> bool:
-    is_read = op.type in ("ReadVariableOp", "ResourceGather")
-    return is_read and op.inputs[0] is write.inputs[0]
+    return op.type in READS and op.inputs[0] is write.inputs[0]
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:

@@ -14,6 +14,7 @@ from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.steps.older_reads import moved_to_older_reads
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -176,21 +177,30 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_additions(function: Any, strategy: Any) -> None:
-    """Checks that workers do not set what others add to at the same time.
+def check_writes(function: Any, strategy: Any) -> None:
+    """Checks that no worker erases, by what it sets, what others have added meanwhile.
 
     Raises:
-        AsynchronousTrainingError: If a step adds to a variable that is not trained, and
-            also sets it, on more than one worker.
+        AsynchronousTrainingError: If a step adds to a variable that no optimizer updates,
+            and also sets it, or if it puts an older value of any variable back, on more
+            than one worker.
     """
     if strategy.num_replicas == 1:
         return
-    mixed = []
-    for outside, inside in function.graph.captures:
-        known = strategy.extended.placed.of_handles([outside])
-        is_state = bool(known) and not known[0][0].is_weight
-        if is_state and is_added_to_and_set(inside):
-            mixed.append(known[0][1])
+    known = {
+        id(variable.handle): (variable, name)
+        for variable, name in strategy.extended.placed.existing()
+    }
+    written = [
+        (inside, *known[id(outside)])
+        for outside, inside in function.graph.captures
+        if id(outside) in known
+    ]
+    mixed = [
+        name
+        for inside, variable, name in written
+        if not variable.is_updated and is_added_to_and_set(inside, variable.is_weight)
+    ]
     if mixed:
         raise AsynchronousTrainingError(
             f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
@@ -199,6 +209,17 @@ def check_additions(function: Any, strategy: Any) -> None:
             "optimizer gradient_accumulation_steps, under consistency="
             "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with "
             "one worker"
+        )
+    names = {id(inside): name for inside, _, name in written}
+    older = moved_to_older_reads([inside for inside, *_ in written])
+    if older:
+        raise AsynchronousTrainingError(
+            f"the step writes to {', '.join(names[id(each)] for each in older)}, and "
+            "then sets it from what it had read before, as a layer does that scales its "
+            "kernel and puts it back. Other workers read what was written, and what "
+            "they add meanwhile would be erased. Compute with the scaled value without "
+            "assigning it to the variable. Or use tfdist.MultiWorkerMirroredStrategy(), "
+            "or train with one worker"
         )
 
 

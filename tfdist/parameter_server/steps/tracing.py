@@ -14,8 +14,8 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError,
-    check_additions,
     check_captures,
+    check_writes,
 )
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
@@ -34,7 +34,7 @@ def trace_for_workers(
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
-    check_additions(function.step.function, model.distribute_strategy)
+    check_writes(function.step.function, model.distribute_strategy)
     return function
 
 
