@@ -196,10 +196,12 @@ def check_writes(function: Any, strategy: Any) -> None:
         for outside, inside in function.graph.captures
         if id(outside) in known
     ]
+    # A table that grows sets its new rows, to which nobody has added.
     mixed = [
         name
         for inside, variable, name in written
-        if not variable.is_updated and is_added_to_and_set(inside, variable.is_weight)
+        if not variable.is_updated and variable.rows_in_use is None
+        if is_added_to_and_set(inside, variable.is_weight)
     ]
     if mixed:
         raise AsynchronousTrainingError(
