@@ -40,4 +40,26 @@ if fault == "lone_call":
     if index == victim:
         model.predict(x, verbose=0)
     model.evaluate(x, x[:, :1], verbose=0)
+if fault == "lone_rate":
+    optimizer = model.optimizer
+
+    def set_rate(*_, **logs):
+        optimizer.learning_rate = 0.5
+
+    # The third harms nobody: the next `fit` begins as the chief.
+    for hook, epochs in [
+        ("on_epoch_end", 2),
+        ("on_train_batch_end", 1),
+        ("on_epoch_end", 1),
+    ]:
+        optimizer.learning_rate = 0.01
+        alone = keras.callbacks.LambdaCallback(**{hook: set_rate})
+        callbacks = [alone] if index == victim else []
+        try:
+            fit = {"epochs": epochs, "batch_size": 8, "verbose": 0}
+            model.fit(x[:64], x[:64, :1], callbacks=callbacks, **fit)
+            print("SAID no error", file=sys.stderr)
+        except ValueError as error:
+            print(f"SAID {type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit()
 model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])

@@ -1,5 +1,6 @@
 """What workers draw by themselves, and what they take from the chief, becomes the same."""
 
+import re
 import threading
 
 import keras
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data.sources import shuffled
-from tfdist.peers import agreement
+from tfdist.peers import agreement, checksums
 from tfdist.peers.agreement import UnequalModelError
 from tfdist.peers.input import check_read_once
 from tfdist.peers.shares import UnequalDataError
@@ -66,13 +67,13 @@ class Workers:
         self._barrier = threading.Barrier(2)
         self._given = [None, None]
 
-    def run(self, models):
+    def run(self, models, check_model=agreement.check_model):
         errors = [None, None]
 
         def check(index):
             strategy = Strategy(self, index)
             try:
-                agreement.check_model(models[index], strategy)
+                check_model(models[index], strategy)
             except UnequalModelError as error:
                 errors[index] = error
 
@@ -237,3 +238,59 @@ def test_workers_read_a_generator_in_one_call():
     check_read_once({"x": np.ones(2)})
     with pytest.raises(UnequalDataError, match="x is a generator.*earlier call"):
         check_read_once({"x": generator})
+
+
+class Scale(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+
+def trained_alike(model, strategy):
+    def gather(number):
+        return strategy.gather_numbers([number])[:, 0].tolist()
+
+    agreement.check_updates(checksums.of_updates(model), strategy, gather)
+
+
+CHANGES = {
+    "rate": (
+        lambda model: setattr(model.optimizer.inner_optimizer, "learning_rate", 0.05),
+        r"learning_rate \(optimizer.variables\[\d\]\) is 0.1 on .*:0, but 0.05 on .*:1\.",
+    ),
+    "steps": (
+        lambda model: model.optimizer.inner_optimizer.iterations.assign_add(1),
+        r"iteration \(.*\) is 0 on worker:0, but 1 on worker:1\.",
+    ),
+    "scale of the loss": (
+        lambda model: model.optimizer.dynamic_scale.assign(2.0),
+        r"dynamic_scale \(.*\) is 32768.0 on worker:0, but 2.0 on worker:1\.",
+    ),
+    "number of Python": (
+        lambda model: setattr(model.optimizer, "dynamic_growth_steps", 7),
+        "dynamic_growth_steps is 2000 on worker:0, but 7 on worker:1",
+    ),
+    "frozen layer": (
+        lambda model: setattr(model.layers[0], "trainable", False),
+        r"layer 2 \(Dense\).trainable is True on worker:0, but False on worker:1\.",
+    ),
+    "slots": (lambda model: model.optimizer.variables[-1].assign(3.0), None),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES)
+def test_what_decides_an_update_is_compared(change, words):
+    models = []
+    for _ in range(2):  # Their layers have different names.
+        layers = [keras.Input((3,)), keras.layers.Dense(1), Scale()]
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        models.append(keras.Sequential(layers))
+        models[-1].compile(keras.optimizers.LossScaleOptimizer(optimizer), "mse")
+        models[-1].optimizer.build(models[-1].trainable_variables)
+    assert Workers().run(models, trained_alike) == [None, None]
+    change(models[1])
+    for error in Workers().run(models, trained_alike):
+        assert (error is None) == (words is None)
+        assert words is None or re.search(f"{words}.*Give the callback to", str(error))

@@ -1,8 +1,10 @@
 """An error names the worker that is missing, dies, stops or differs."""
 
 import json
+import re
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.peers import calls
 from tfdist.peers.shares import row_range
+from tfdist.synchronous.fit.driver import SynchronousDriver
 
 from ..support.deadline import DEADLINE
 from ..support.worker_processes import run_workers
@@ -117,6 +120,51 @@ def test_a_call_that_one_worker_alone_makes_is_named_on_every_worker():
             "LoneCallError: worker:0 calls predict, and worker:1 calls evaluate. All"
         )
         assert words in error
+
+
+@pytest.mark.cluster
+def test_a_rate_that_a_callback_sets_on_one_worker_alone_is_refused_on_every_worker():
+    _, outputs = run("lone_rate", 0)
+    for output in outputs.values():
+        said = [line for line in output.splitlines() if line.startswith("SAID ")]
+        rate = (
+            r"UnequalModelError: .*learning_rate \(.*\) is 0.5 on worker:0, but 0.01 on"
+        )
+        wanted = [rate, rate, "no error"]
+        assert len(said) == len(wanted), output
+        for line, words in zip(said, wanted, strict=True):
+            assert re.search(words, line), said
+
+
+@pytest.mark.parametrize(
+    ("call", "is_between_epochs", "is_of_keras", "timeout"),
+    [
+        (calls.BARRIER, False, False, 600.0),
+        (calls.BARRIER, True, False, None),
+        ("predict", True, False, 600.0),
+        ("evaluate", False, True, None),
+    ],
+)
+def test_a_lone_call_ends_where_others_may_wait_in_a_step(
+    call, is_between_epochs, is_of_keras, timeout
+):
+    class Extended:
+        worker_names, peer_timeout = WORKERS, 60.0
+
+        def gather_numbers(self, numbers, timeout):
+            waits.append(timeout)
+            return np.array([numbers, numbers])
+
+    waits = []
+    strategy = types.SimpleNamespace(
+        extended=Extended(), num_workers=2, has_one_script=False, checkpoints=None
+    )
+    driver = SynchronousDriver(strategy)
+    driver.agree(call)
+    with driver._within(), driver._alike(None, {"callbacks": []}) as updates:
+        updates.is_between_epochs = is_between_epochs
+        driver.agree(call, is_of_keras=is_of_keras)
+    assert waits == [None, timeout]
 
 
 WORKERS = ["worker:0", "worker:1"]

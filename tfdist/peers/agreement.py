@@ -8,7 +8,7 @@ Training would continue without an error, to worse results.
 import json
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -74,6 +74,44 @@ def check_settings(settings: Mapping[str, Any], peers: Peers) -> None:
             f"the workers have strategies with different {differing}. Make them with the "
             "same arguments on every worker"
         )
+
+
+def check_updates(
+    mine: dict[str, str], peers: Peers, gather: Callable[[int], list[int]]
+) -> None:
+    """Checks that all workers have the same `checksums.of_updates`.
+
+    Cost: that of `gather`, which exchanges one number.
+
+    Raises:
+        UnequalModelError: If they have not. Names the value of each worker.
+    """
+    if len(set(gather(checksums.of_values("", mine)))) == 1:
+        return
+    texts = peers.gather_texts(json.dumps(mine))
+    differing = values_of_each({name: json.loads(of) for name, of in texts.items()})
+    raise UnequalModelError(
+        f"a callback has changed how some workers update the model: {differing}. The "
+        "step exchanges gradients only, so that the weights part. Give the callback to "
+        "every worker: all of them see the same logs"
+    )
+
+
+def values_of_each(found: Mapping[str, Mapping[str, str]]) -> str:
+    """Returns what differs between workers, and the value of each.
+
+    >>> values_of_each({"a:0": {"rate": "1"}, "a:1": {"rate": "2"}, "a:2": {"rate": "1"}})
+    'rate is 1 on a:0, a:2, but 2 on a:1'
+    """
+    words = []
+    for name in dict.fromkeys(name for each in found.values() for name in each):
+        on: dict[str, list[str]] = {}
+        for worker, of_worker in found.items():
+            on.setdefault(of_worker.get(name, "missing"), []).append(worker)
+        if len(on) > 1:
+            parts = [f"{value} on {', '.join(names)}" for value, names in on.items()]
+            words.append(f"{name} is {', but '.join(parts)}")
+    return "; ".join(words[:5])
 
 
 def check_arguments(arguments: Mapping[str, Any], peers: Peers) -> None:

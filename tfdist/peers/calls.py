@@ -13,7 +13,8 @@ from tfdist._refusal import advise
 _log = logging.getLogger("tfdist")
 
 BARRIER = "strategy.barrier()"
-CALLS = (BARRIER, "fit", "evaluate", "predict")
+_OF_FIT = EPOCH, END_OF_FIT = "the next epoch of fit", "the end of fit"
+CALLS = (BARRIER, "fit", "evaluate", "predict", *_OF_FIT)
 _TO_GIVE_UP = 10
 """How many times as long as until the warning a call in a callback waits.
 
@@ -64,10 +65,15 @@ def agree(
     Raises:
         LoneCallError: If another worker begins another call, or none in that time.
     """
-    waits = f"this worker has called {call}, and waits for another one to call it, too"
+    did, do = ("come to", "come there") if call in _OF_FIT else ("called", "call it")
+    waits = f"this worker has {did} {call}, and waits for another one to {do}, too"
+    warning: Any = _warning(f"{waits}. {_REMEDY}", patience)
+    if call == EPOCH:
+        # The program has not called it, and one worker may save for long before.
+        warning = contextlib.nullcontext()
     timeout = _TO_GIVE_UP * patience if ends else None
     try:
-        with naming_lone_calls(), _warning(f"{waits}. {_REMEDY}", patience):
+        with naming_lone_calls(), warning:
             table = gather([CALLS.index(call), number], timeout)
     except LoneCallError as error:
         if not isinstance(error.__cause__, tf.errors.DeadlineExceededError):
@@ -77,6 +83,8 @@ def agree(
             f"called it within {timeout:g} s. {_REMEDY}"
         ) from None
     except Exception as error:
+        if call == EPOCH:
+            raise
         advise(error, f"When this was raised, {waits}. {_REMEDY}")
         raise
     if words := differing([int(code) for code in table[:, 0]], workers):
@@ -89,14 +97,17 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
 
     >>> differing([3, 2, 2], ["worker:0", "worker:1", "worker:2"])
     'worker:0 calls predict, and worker:1, worker:2 call evaluate'
+    >>> differing([0, 4], ["worker:0", "worker:1"])
+    'worker:0 calls strategy.barrier(), and worker:1 comes to the next epoch of fit'
     """
     if len(set(codes)) == 1:
         return ""
     parts = []
     for code in dict.fromkeys(codes):
         names = [name for name, its in zip(workers, codes, strict=True) if its == code]
-        verb = "calls" if len(names) == 1 else "call"
-        parts.append(f"{', '.join(names)} {verb} {CALLS[code]}")
+        verb, to = ("come", " to") if CALLS[code] in _OF_FIT else ("call", "")
+        verb += "s" if len(names) == 1 else ""
+        parts.append(f"{', '.join(names)} {verb}{to} {CALLS[code]}")
     return ", and ".join(parts)
 
 

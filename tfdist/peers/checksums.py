@@ -82,6 +82,30 @@ def of_model(model: Any) -> Checksums:
     return found
 
 
+def of_updates(model: Any) -> dict[str, str]:
+    """Returns the numbers that decide an update, and that no step exchanges, as text.
+
+    They are those of the model's optimizer without slots, and which layers train.
+    """
+    layers = _tf.flatten_layers(model)
+    found = {
+        f"layer {index} ({type(layer).__name__}).trainable": str(layer.trainable)
+        for index, layer in enumerate(layers, start=1)
+    }
+    if (optimizer := model.optimizer) is None:
+        return found
+    for name, value in _config(optimizer).items():
+        if isinstance(value, _PRIMITIVES) and name not in ("name", "learning_rate"):
+            found[name] = str(value)
+    # A slot has its weight's name, in which Keras counts what a worker has created.
+    weights = tuple(each.path.replace("/", "_") for each in model.trainable_variables)
+    for index, each in enumerate(optimizer.variables):
+        if not len(each.shape) and not each.name.startswith(weights):
+            key = f"{each.name} (optimizer.variables[{index}])"
+            found[key] = str(each.numpy())
+    return found
+
+
 def _config(owner: Any) -> dict[str, Any]:
     try:
         return dict(owner.get_config())

@@ -18,7 +18,7 @@ from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
 from tfdist.liveness.peers import naming_lost_peers
-from tfdist.peers import agreement, callbacks, calls
+from tfdist.peers import agreement, callbacks, calls, checksums
 from tfdist.peers.input import ShardedData, check_read_once
 from tfdist.synchronous.fit import fixed_rows, refusals
 from tfdist.synchronous.fit.model_functions import runs_eagerly
@@ -44,6 +44,44 @@ class _ScriptPeers:
         self.distribute_shares = strategy.distribute_shares
 
 
+class _SameUpdates:
+    """Checks of a `fit` that all workers update the model alike.
+
+    A callback may set what no step exchanges, such as the learning rate, on some workers.
+
+    Cost: a message of 16 bytes per worker in each epoch.
+    """
+
+    def __init__(self, driver: "SynchronousDriver", model: Any) -> None:
+        self._driver, self._model = driver, model
+        self._last: dict[str, str] = {}
+        self.is_between_epochs = True
+
+    def around(self, given: list[Any]) -> list[Any]:
+        """Returns the callbacks of `fit`, with those that check."""
+        first = keras.callbacks.LambdaCallback(on_epoch_end=self._end_epoch)
+        last = keras.callbacks.LambdaCallback(on_epoch_begin=self._begin_epoch)
+        return [first, *given, last]
+
+    def _begin_epoch(self, epoch: int, logs: Any = None) -> None:
+        self._check(calls.EPOCH, checksums.of_updates(self._model))
+        self.is_between_epochs = False
+
+    def _end_epoch(self, epoch: int, logs: Any = None) -> None:
+        self.is_between_epochs = True
+        # What callbacks set from now on decides no update of this epoch, and the next
+        # `fit` begins as the chief.
+        self._last = checksums.of_updates(self._model)
+
+    def end_fit(self) -> None:
+        """Checks the last epoch, when every worker has come here."""
+        self._check(calls.END_OF_FIT, self._last)
+
+    def _check(self, call: str, mine: dict[str, str]) -> None:
+        agree = functools.partial(self._driver.agree, call, is_of_keras=True)
+        agreement.check_updates(mine, self._driver.peers, agree)
+
+
 class SynchronousDriver(DefaultDriver):
     """Runs every step on all replicas together, each on its rows of the batch."""
 
@@ -52,12 +90,14 @@ class SynchronousDriver(DefaultDriver):
     def __init__(self, strategy: Any) -> None:
         super().__init__(strategy)
         self._is_within = False
+        self._updates: _SameUpdates | None = None
         self._keeper = Keeper(
             strategy.checkpoints, lambda: strategy.extended, self.join
         )
 
     @functools.cached_property
-    def _peers(self) -> _ScriptPeers:
+    def peers(self) -> _ScriptPeers:
+        """The processes that run the script."""
         return _ScriptPeers(self.strategy)
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
@@ -81,7 +121,7 @@ class SynchronousDriver(DefaultDriver):
 
     def data(self, adapter: Any) -> ShardedData:
         """Returns this worker's share of the data."""
-        return ShardedData(adapter, self._peers, self._keeper.start_of_data())
+        return ShardedData(adapter, self.peers, self._keeper.start_of_data())
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
@@ -113,28 +153,31 @@ class SynchronousDriver(DefaultDriver):
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Starts `fit` from the same state on all workers, and names a lost worker."""
-        strategy, extended = self.strategy, self.strategy.extended
-        is_alone = strategy.has_one_script or strategy.num_workers == 1
+        extended = self.strategy.extended
         # `fit` validates on the same generator after each epoch, and reads on.
-        if not is_alone and not arguments.get("_use_cached_eval_dataset"):
+        if self._needs_to_agree and not arguments.get("_use_cached_eval_dataset"):
             check_read_once(arguments)
-        lost_peers = extended.lost_peers
         with (
             calls.naming_lone_calls(),
-            naming_lost_peers(lost_peers),
+            naming_lost_peers(extended.lost_peers),
             extended.call(),
         ):
             with contextlib.ExitStack() as stack:
                 if method == "fit":
                     self.agree(method)
-                    agreement.check_arguments(arguments, self._peers)
+                    agreement.check_arguments(arguments, self.peers)
                     stack.enter_context(self._keeping(model, arguments))
+                    updates = stack.enter_context(self._alike(model, arguments))
                 stack.enter_context(self._together(model, method, arguments))
                 stack.enter_context(self._within())
                 yield
-            if method == "fit" and strategy.num_workers > 1:
+            if method == "fit":
                 # After `fit`, every worker may load what the chief's callbacks wrote.
-                strategy.barrier()
+                updates.end_fit()
+
+    @property
+    def _needs_to_agree(self) -> bool:
+        return self.strategy.num_workers > 1 and not self.strategy.has_one_script
 
     def agree(self, call: str, number: int = 0, is_of_keras: bool = False) -> list[int]:
         """Checks that all workers begin the same call. Returns the number of each.
@@ -147,11 +190,14 @@ class SynchronousDriver(DefaultDriver):
         Raises:
             LoneCallError: If another worker begins another call.
         """
-        if self.strategy.has_one_script or self.strategy.num_workers == 1:
+        if not self._needs_to_agree:
             return [number]
         extended = self.strategy.extended
-        # A barrier is there to wait for what another worker does alone.
-        ends = self._is_within and not is_of_keras and call != calls.BARRIER
+        # A barrier between epochs is there to wait for what another worker does alone,
+        # such as a save. Within an epoch, the others wait for this worker in a step.
+        may_wait = self._updates is not None and self._updates.is_between_epochs
+        may_wait = is_of_keras or (may_wait and call == calls.BARRIER)
+        ends = self._is_within and not may_wait
         return calls.agree(
             call,
             number,
@@ -170,17 +216,33 @@ class SynchronousDriver(DefaultDriver):
             self._is_within = before
 
     @contextlib.contextmanager
+    def _alike(self, model: Any, arguments: dict[str, Any]) -> Iterator[_SameUpdates]:
+        """Adds callbacks to those of this worker, and yields what checks its updates."""
+        before, self._updates = self._updates, _SameUpdates(self, model)
+        if self._needs_to_agree:
+            given = callbacks_of(arguments)
+            around = self._updates.around(given)
+            if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
+                given[:] = around
+            else:
+                arguments["callbacks"] = around
+        try:
+            yield self._updates
+        finally:
+            self._updates = before
+
+    @contextlib.contextmanager
     def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         """Chooses the callbacks of this worker, with one that keeps checkpoints."""
         given, epochs = arguments.get("callbacks"), arguments.get("epochs", 1)
         every = with_history(given)
         with self._keeper.keeping(model, every, epochs) as kept:
             if kept is None:
-                chosen = callbacks.for_worker(given, self._peers)
+                chosen = callbacks.for_worker(given, self.peers)
             else:
                 is_list = isinstance(given, keras.callbacks.CallbackList)
                 given = given if is_list else every
-                chosen = callbacks.for_worker(given, self._peers, kept)
+                chosen = callbacks.for_worker(given, self.peers, kept)
             arguments["callbacks"] = chosen
             yield
 
