@@ -81,13 +81,13 @@ class _Seen:
     def __post_init__(self) -> None:
         # The memory and its layout: `to_json` makes a new view of an array at each call.
         # A callback may fill an array in place.
-        self._key = (
+        self.key = (
             self.json,
             [(each.__array_interface__, _checksum(each)) for each in self.arrays],
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Seen) and self._key == other._key
+        return isinstance(other, _Seen) and self.key == other._key
 
 
 def _checksum(array: np.ndarray) -> int:
