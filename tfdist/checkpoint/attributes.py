@@ -87,7 +87,7 @@ class _Seen:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Seen) and self.key == other._key
+        return isinstance(other, _Seen) and self.key == other.key
 
 
 def _checksum(array: np.ndarray) -> int:
