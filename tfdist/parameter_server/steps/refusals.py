@@ -24,6 +24,18 @@ _ON_CHIEF_ONLY = (
     "It exists on the chief only. Every worker has a copy of a tf.lookup.StaticHashTable "
     "if it is created inside"
 )
+_ADDS_AND_SETS = (
+    "and also sets what it adds to, as it does to accumulate gradients by hand. Other "
+    "workers add in between, so what they add would be lost or counted twice. Use a larger "
+    "batch. Or give the optimizer gradient_accumulation_steps, under consistency="
+    "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with one worker"
+)
+_SETS_WEIGHTS = (
+    "which an optimizer updates, so that updates of other workers would be lost. Compute "
+    "with a changed value without assigning it to the weight, or write what changes, as "
+    "weight.assign_add(...). A constraint must multiply, divide, clip, or take a maximum or "
+    "a minimum. Or use tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
+)
 # Keras has it since 3.14.
 _SCHEDULE_FREE: Any = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
 
@@ -203,20 +215,11 @@ def check_sets(function: Any, strategy: Any) -> None:
     mixed = [states[each.name] for each in added_to_and_set(handles, trainable)]
     if mixed:
         raise AsynchronousTrainingError(
-            f"the step adds to {', '.join(mixed)}, and also sets what it adds to, as it "
-            "does to accumulate gradients by hand. Other workers add in between, so what "
-            "they add would be lost or counted twice. Use a larger batch. Or give the "
-            "optimizer gradient_accumulation_steps, under consistency="
-            "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with "
-            "one worker"
+            f"the step adds to {', '.join(mixed)}, {_ADDS_AND_SETS}"
         )
     if weights:
         raise AsynchronousTrainingError(
-            f"the step sets {', '.join(weights)}, which an optimizer updates, so that "
-            "updates of other workers would be lost. Compute with a changed value without "
-            "assigning it to the weight, or write what changes, as weight.assign_add(...). "
-            "A constraint must multiply, divide, clip, or take a maximum or a minimum. Or "
-            "use tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
+            f"the step sets {', '.join(weights)}, {_SETS_WEIGHTS}"
         )
 
 
