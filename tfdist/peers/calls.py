@@ -65,12 +65,10 @@ def agree(
     Raises:
         LoneCallError: If another worker begins another call, or none in that time.
     """
-    did, do = ("come to", "come there") if call in _OF_FIT else ("called", "call it")
-    waits = f"this worker has {did} {call}, and waits for another one to {do}, too"
-    warning: Any = _warning(f"{waits}. {_REMEDY}", patience)
-    if call == EPOCH:
-        # The program has not called it, and one worker may save for long before.
-        warning = contextlib.nullcontext()
+    waits = _waits(call)
+    # The program has not called an epoch, and one worker may save for long before.
+    quiet = contextlib.nullcontext()
+    warning = quiet if call == EPOCH else _warning(f"{waits}. {_REMEDY}", patience)
     timeout = _TO_GIVE_UP * patience if ends else None
     try:
         with naming_lone_calls(), warning:
@@ -83,13 +81,17 @@ def agree(
             f"called it within {timeout:g} s. {_REMEDY}"
         ) from None
     except Exception as error:
-        if call == EPOCH:
-            raise
-        advise(error, f"When this was raised, {waits}. {_REMEDY}")
+        if call != EPOCH:
+            advise(error, f"When this was raised, {waits}. {_REMEDY}")
         raise
     if words := differing([int(code) for code in table[:, 0]], workers):
         raise LoneCallError(f"{words}. {_REMEDY}")
     return [int(each) for each in table[:, 1]]
+
+
+def _waits(call: str) -> str:
+    did, do = ("come to", "come there") if call in _OF_FIT else ("called", "call it")
+    return f"this worker has {did} {call}, and waits for another one to {do}, too"
 
 
 def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
