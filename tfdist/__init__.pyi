@@ -19,6 +19,7 @@ from tfdist.checkpoint.fit_state import (
     CheckpointMismatchError as CheckpointMismatchError,
 )
 from tfdist.checkpoint.store import CheckpointDirError as CheckpointDirError
+from tfdist.cluster.lost_variables import LostVariablesError as LostVariablesError
 from tfdist.cluster.startup import StartupTimeoutError as StartupTimeoutError
 from tfdist.consistency.asynchronous import (
     Asynchronous as Asynchronous,

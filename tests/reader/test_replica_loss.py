@@ -4,8 +4,6 @@ Three replicas of one process train on batches of 16, 16 and 13 rows, of which t
 and 6, or 4, 4 and 5, and at the end on a batch of one row, of which two of them have none.
 """
 
-import socket
-
 import keras
 import numpy as np
 import pytest
@@ -13,13 +11,14 @@ import tensorflow as tf
 from keras import ops
 from multi_worker_cases import Alone, data, ramp
 
-import tf_config
 import tfdist
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers.input import Totals
 from tfdist.peers.shares import TO_BE_SUMMED
 from tfdist.synchronous.fit.run import ShareFunction
 from tfdist.synchronous.replica.written import settle_written
+
+from ..support.one_worker import strategy_of_one_worker
 
 pytestmark = pytest.mark.own_process
 
@@ -30,19 +29,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 @pytest.fixture(scope="module")
 def strategy():
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cluster = tf_config.Cluster(worker=(f"127.0.0.1:{port}",))
-    strategy = tfdist.MultiWorkerMirroredStrategy(
-        tf_config.TFConfig(cluster, tf_config.Task("worker", 0)), replica_loss="mean"
-    )
-    assert strategy.num_replicas == REPLICAS
-    return strategy
+    return strategy_of_one_worker(REPLICAS, replica_loss="mean")
 
 
 class Own(keras.Model):

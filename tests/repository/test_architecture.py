@@ -185,6 +185,7 @@ def test_the_public_names():
         "Links",
         "LocalUpdateStrategy",
         "LoneCallError",
+        "LostVariablesError",
         "LookupBytes",
         "LookupBytesCounter",
         "MaxSizePartitioner",

@@ -2,18 +2,16 @@
 
 import functools
 import random
-import socket
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_config
-import tfdist
 from tfdist import _tf
 from tfdist.variables.creation import being_created
 
+from ..support.one_worker import strategy_of_one_worker
 from .updates_in_run import UPDATES, after_three
 
 pytestmark = pytest.mark.own_process
@@ -23,18 +21,7 @@ REPLICAS = 2
 
 @pytest.fixture(scope="module")
 def strategy():
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cluster = tf_config.Cluster(worker=(f"127.0.0.1:{port}",))
-    strategy = tfdist.MultiWorkerMirroredStrategy(
-        tf_config.TFConfig(cluster, tf_config.Task("worker", 0))
-    )
-    assert strategy.num_replicas == REPLICAS
+    strategy = strategy_of_one_worker(REPLICAS)
     with strategy.scope():
         keras.random.uniform([])  # Replicas draw from the generator that this makes.
     return strategy

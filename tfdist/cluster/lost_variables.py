@@ -3,7 +3,7 @@
 import gc
 import logging
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -39,13 +39,15 @@ def tell_of_lost_variables(strategy: str) -> None:
         )
 
 
-def check_not_lost(model: str, variables: Iterable[Any]) -> None:
+def check_not_lost(model: str, variables: Callable[[], Iterable[Any]]) -> None:
     """Checks that the variables of a model were not lost. Models that nobody uses may be.
+
+    `variables` is called only if there are lost ones, since this runs at each call.
 
     Raises:
         LostVariablesError: If one was.
     """
-    for each in variables if _lost else ():
+    for each in variables() if _lost else ():
         known, strategy = _lost.get(id(each), (None, ""))
         # Another variable may have its identity by now.
         is_known = known is not None and known() is each

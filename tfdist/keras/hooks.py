@@ -229,7 +229,7 @@ def _note_stage(owner: type, name: str, stage: str) -> None:
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Also of a model that belongs to no strategy, since it was built before.
-        check_not_lost(self.name, map(_tf.value_of, self.variables))
+        check_not_lost(self.name, lambda: map(_tf.value_of, self.variables))
         with building.in_stage(stage):
             return keras_method(self, *args, **kwargs)
 

@@ -28,7 +28,7 @@ def row_range(rows: int, replicas: int, replica: int) -> tuple[int, int]:
 
 _OTHER_ROWS = (
     "the inputs of a batch have different numbers of rows, which cannot be divided among "
-    "{} in the same proportion. Choose batch sizes that are multiples of {}, "
+    "{0} replicas in the same proportion. Choose batch sizes that are multiples of {0}, "
     "with drop_remainder=True. Or join the inputs in one array"
 )
 _OTHER_ROWS_OF_ITS_OWN = (
@@ -150,30 +150,26 @@ def slice_rows(
     the others wait for it in their collectives; and a model may fail on a batch of no
     rows, or return NaN for it.
     """
+    first, *others = present
     begin, end = row_range(total, replicas, replica)
     count = end - begin
-    return (
-        count,
-        total,
-        tuple(_share(value, count, total, replicas, replica) for value in present),
-    )
+    rows = [_share(first, begin, end, total)]
+    for each in others:
+        its_total = row_count(each)
+        begin, end = row_range(its_total, replicas, replica)
+        # The weight of a replica is its share of the first input.
+        proportional = tf.debugging.assert_equal(
+            (end - begin) * total, count * its_total, _OTHER_ROWS.format(replicas)
+        )
+        with tf.control_dependencies([proportional]):
+            rows.append(_share(each, tf.identity(begin), end, its_total))
+    return count, total, tuple(rows)
 
 
-def _share(
-    value: Any, count: tf.Tensor, total: tf.Tensor, replicas: int, replica: Any
-) -> Any:
-    """Returns one replica's rows of an input, which may have more than others."""
-    rows = row_count(value)
-    begin, end = row_range(rows, replicas, replica)
-    # The weight of a replica is its share of the first input.
-    proportional = tf.debugging.assert_equal(
-        (end - begin) * total,
-        count * rows,
-        _OTHER_ROWS.format(f"{replicas} replicas", replicas),
-    )
-    with tf.control_dependencies([proportional]):
-        begin = tf.minimum(begin, tf.maximum(rows - 1, 0))
-    end = tf.maximum(end, tf.minimum(begin + 1, rows))
+def _share(value: Any, begin: tf.Tensor, end: tf.Tensor, total: tf.Tensor) -> Any:
+    """Returns some rows of an input, and one of them in place of none."""
+    begin = tf.minimum(begin, tf.maximum(total - 1, 0))
+    end = tf.maximum(end, tf.minimum(begin + 1, total))
     return _slice(value, begin, end)
 
 

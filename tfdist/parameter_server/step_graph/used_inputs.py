@@ -19,8 +19,8 @@ def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
     return [given for given, output in both if not _is_unused(given, output)]
 
 
-def sources_of(ops: Iterable[tf.Operation], control: bool = True) -> list[tf.Operation]:
-    """Returns operations and all that they depend on, or compute with if not `control`."""
+def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Returns operations and all that they depend on."""
     found: dict[str, tf.Operation] = {}
     pending = list(ops)
     while pending:
@@ -28,7 +28,7 @@ def sources_of(ops: Iterable[tf.Operation], control: bool = True) -> list[tf.Ope
         if op.name not in found:
             found[op.name] = op
             pending += [each.op for each in op.inputs]
-            pending += op.control_inputs if control else []
+            pending += op.control_inputs
     return list(found.values())
 
 
