@@ -1,4 +1,4 @@
-"""Which operations of a step may be copied."""
+"""Copies of the operations of a step."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def no_seed_of_the_program() -> None:
     ids=["loop", "checks", "shuffle", "dropout", "stateless", "branch"],
 )
 def test_may_be_copied(step: Any) -> None:
-    assert copies.not_copied(graph_of(step)) == set()
+    assert copies.kept_and_seeded(graph_of(step))[0] == set()
 
 
 def test_state_in_a_variable_is_shared() -> None:
@@ -61,7 +61,7 @@ def test_state_in_a_variable_is_shared() -> None:
         total.assign_add(x[0])
         return x + generator.normal([3])
 
-    assert copies.not_copied(graph_of(step)) == set()
+    assert copies.kept_and_seeded(graph_of(step))[0] == set()
 
 
 def test_may_not_be_copied() -> None:
@@ -75,9 +75,8 @@ def test_may_not_be_copied() -> None:
         )
         return sampled.sampled_expected_count + x
 
-    assert copies.not_copied(graph_of(learns)) == {
-        "ThreadUnsafeUnigramCandidateSampler"
-    }
+    kept, _ = copies.kept_and_seeded(graph_of(learns))
+    assert kept == {"ThreadUnsafeUnigramCandidateSampler"}
 
 
 def seeded_in_a_loop(x: tf.Tensor) -> tf.Tensor:
@@ -98,8 +97,7 @@ def seeded_in_a_loop(x: tf.Tensor) -> tf.Tensor:
 )
 def test_copies_draw_without_their_seed(step: Any) -> None:
     graph = graph_of(step)
-    assert copies.seeded(graph) == {"RandomStandardNormal"}
-    assert copies.not_copied(graph) == set()
+    assert copies.kept_and_seeded(graph) == (set(), {"RandomStandardNormal"})
     definition = graph.as_graph_def()
     _tf.add_functions(copies.without_seeds(definition))
 
@@ -109,11 +107,11 @@ def test_copies_draw_without_their_seed(step: Any) -> None:
         )
         return result
 
-    assert copies.seeded(graph_of(run)) == set()
+    assert copies.kept_and_seeded(graph_of(run)) == (set(), set())
     assert {node.op for node in all_nodes(graph_of(run).as_graph_def())} >= {
         "RandomStandardNormal"
     }
-    assert copies.seeded(graph_of(step)), "the step itself keeps its seed"
+    assert copies.kept_and_seeded(graph_of(step))[1], "the step itself keeps its seed"
     # Two functions are two streams. With the seed, both would begin it anew.
     drawn = [tf.function(run)(-tf.ones(3)).numpy() for _ in range(2)]
     assert (drawn[0] != drawn[1]).all()

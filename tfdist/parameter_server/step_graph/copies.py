@@ -1,4 +1,4 @@
-"""Which operations of a step may be copied, so that several steps are one function.
+"""Decides which operations of a step have copies, so that several steps are one function.
 
 A copy of an operation is an operation of its own. That changes nothing if it has no
 state, or has it in a variable or table, which its copies share. But a random operation
@@ -80,27 +80,21 @@ def _without_seeds(nodes: Any, names: Mapping[str, str]) -> None:
             function.name = names.get(function.name, function.name)
 
 
-def seeded(graph: Any) -> set[str]:
-    """Returns the types of the operations of a `FuncGraph` that lose their seeds."""
-    return {node.op for node in all_nodes(graph.as_graph_def()) if is_seeded(node)}
-
-
-def not_copied(graph: Any) -> set[str]:
-    """Returns the types of the operations of a `FuncGraph` that may not be copied.
+def kept_and_seeded(graph: Any) -> tuple[set[str], set[str]]:
+    """Returns the types of operations that keep a state, and of those that lose seeds.
 
     Args:
-        graph: That of a step. Branches, loops and functions inside it count too.
+        graph: That of a step. Branches, loops and functions in it count too.
     """
-    return {
-        node.op
-        for node in all_nodes(graph.as_graph_def())
-        if node.op not in RANDOM and _has_state(node, graph)
-    }
+    # Once for both, because TensorFlow copies the whole graph.
+    nodes = list(all_nodes(graph.as_graph_def()))
+    kept = {node.op for node in nodes if _has_state(node, graph)}
+    return kept, {node.op for node in nodes if is_seeded(node)}
 
 
 def _has_state(node: Any, graph: Any) -> bool:
-    """Whether an operation keeps something that its next run uses."""
-    if node.op in _WITHOUT_STATE or any(function_attrs(node)):
+    """Returns True if an operation keeps something that its next run uses."""
+    if node.op in RANDOM or node.op in _WITHOUT_STATE or any(function_attrs(node)):
         return False
     definition = graph.op_def_for_type(node.op)
     shared = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)

@@ -1,12 +1,12 @@
 """Variables that a step uses by their rows alone, and the rows that it looks up."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import dependents_of, used_inputs
 
 _GATHER = "ResourceGather"
 _BY_ROW = frozenset(
@@ -26,7 +26,7 @@ _REPEATABLE = frozenset({"Assert", "LookupTableFindV2", "Placeholder"})
 
 @dataclass(frozen=True)
 class Lookups:
-    """How a step uses a variable by its rows.
+    """The use of a variable by its rows in a step.
 
     Attributes:
         placeholder: The name of the placeholder of its handle in the step.
@@ -42,12 +42,16 @@ class Lookups:
 def lookups_of(
     ops: Sequence[tf.Operation], homes: Mapping[str, str]
 ) -> dict[str, Lookups]:
-    """Returns how each variable is used that is used by its rows alone.
+    """Returns the use of each variable that a step uses by its rows alone.
 
-    Left out are those whose rows are only known once something has run that must not run
-    twice, such as a random operation.
+    Variables whose rows depend on an operation that must not run twice, such as a random
+    one, are left out.
     """
     uses: dict[str, list[tf.Operation]] = {}
+    stateful = (
+        op for op in ops if op.op_def.is_stateful and op.type not in _REPEATABLE
+    )
+    unrepeatable = dependents_of(stateful)
     for op in ops:
         for name in dict.fromkeys(each.op.name for each in used_inputs(op)):
             if name in homes:
@@ -60,7 +64,7 @@ def lookups_of(
             and task_at(homes[name]) != WORKER
             # With batch dimensions, an id is no row of the variable.
             and all(op.node_def.attr["batch_dims"].i == 0 for op in of_variable)
-            and can_run_twice(each.op for each in ids)
+            and unrepeatable.isdisjoint(each.op for each in ids)
         ):
             names = tuple(dict.fromkeys(each.name for each in ids))
             found[name] = Lookups(name, homes[name], names)
@@ -68,15 +72,8 @@ def lookups_of(
 
 
 def _is_for_shape(op: tf.Operation) -> bool:
-    """Whether an operation reads a whole variable, to know its shape."""
+    """Returns True if an operation reads a whole variable, to know its shape."""
     return op.type in ("ReadVariableOp", "Identity") and all(
         each.type == "Shape" or _is_for_shape(each)
         for each in op.outputs[0].consumers()
-    )
-
-
-def can_run_twice(ops: Iterable[tf.Operation]) -> bool:
-    """Whether these operations, with all that they depend on, do the same each time."""
-    return all(
-        not op.op_def.is_stateful or op.type in _REPEATABLE for op in sources_of(ops)
     )

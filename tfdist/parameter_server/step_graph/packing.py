@@ -237,13 +237,14 @@ class _Packing:
 
         Of those that take turns, the last takes the small ones along.
         """
-        together = [each for each in message.outputs if self._is_packed(each)]
+        together = dict.fromkeys(filter(self._is_packed, message.outputs))
         slow = [
             each
             for each in together
             if seconds_per_byte * self._bytes_of(each) >= messages.LEAST_IN_TURN
         ]
-        together = [each for each in together if each not in slow[:-1]]
+        alone = set(slow[:-1])
+        together = dict.fromkeys(each for each in together if each not in alone)
         for each in message.outputs:
             if each not in together:
                 yield replace(message, outputs=(each,), signals=())

@@ -11,7 +11,7 @@ from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.narrow import is_narrowed
-from tfdist.parameter_server.step_graph.copies import not_copied, seeded, without_seeds
+from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
@@ -61,8 +61,7 @@ class StepGraph:
         graph = self.function.graph
         # Workers run copies, whose names say nothing of where the user wrote them.
         remember(graph)
-        self.not_copied = not_copied(graph)
-        self.seeded = seeded(graph)
+        self.not_copied, self.seeded = kept_and_seeded(graph)
         self.homes = {
             inside.op.name: outside.device
             for outside, inside in graph.captures

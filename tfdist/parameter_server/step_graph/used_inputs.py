@@ -1,4 +1,4 @@
-"""What an operation depends on, without the handles that it passes on to nothing.
+"""Inputs of operations, without the handles that an operation passes on to nothing.
 
 TensorFlow's `custom_gradient` passes all that a function takes through an `IdentityN`, the
 handle of a variable included. It would run where the variable is, and the value that passes
@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist import _tf
 
 
 def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
@@ -30,6 +32,18 @@ def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
             pending += [each.op for each in op.inputs]
             pending += op.control_inputs
     return list(found.values())
+
+
+def dependents_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """Returns operations and all that depend on them."""
+    found: set[tf.Operation] = set()
+    pending = list(ops)
+    while pending:
+        op = pending.pop()
+        if op not in found:
+            found.add(op)
+            pending += _tf.waiting_for(op)
+    return found
 
 
 def without_unused_handles(definition: Any, graph: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the metrics of a model are after some number of whole steps, while steps write.
+"""Metrics of a model after some number of whole steps, while steps write.
 
 A step writes the variables of a metric one after the other, and they may be on several ps.
 Read meanwhile, a total may have a step that its count does not have. So each step adds all
@@ -74,7 +74,9 @@ class MetricSums:
             for op in handle.consumers()
             if op.type == "ReadVariableOp"
         }
-        parts = [_between(tf.convert_to_tensor(e), read) for e in tf.nest.flatten(logs)]
+        tensors = [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
+        later = _later(graph, read)
+        parts = [_between(each, later) for each in tensors]
         if not any(parts):
             return logs
         self.add()
@@ -87,8 +89,8 @@ class MetricSums:
             for each in (self._holders[i],)
         }
         values = [
-            _again(tf.convert_to_tensor(value), part, given)
-            for value, part in zip(tf.nest.flatten(logs), parts, strict=True)
+            _again(value, part, given)
+            for value, part in zip(tensors, parts, strict=True)
         ]
         return tf.nest.pack_sequence_as(logs, values)
 
@@ -155,12 +157,17 @@ def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
     return total
 
 
-def _between(value: tf.Tensor, given: Collection[str]) -> set[str]:
-    """Returns the operations that compute a value from tensors of these names."""
+def _later(graph: Any, given: Collection[str]) -> set[str]:
+    """Returns the operations that compute anything from tensors of these names."""
     later: set[str] = set()
-    for op in value.graph.get_operations():
+    for op in graph.get_operations():
         if any(each.name in given or each.op.name in later for each in op.inputs):
             later.add(op.name)
+    return later
+
+
+def _between(value: tf.Tensor, later: Collection[str]) -> set[str]:
+    """Returns those of these operations that compute a value."""
     found: set[str] = set()
     ahead = [value.op]
     while ahead:
