@@ -11,6 +11,7 @@ _ALMOST_ALL = 0.95
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory")  # Of cgroup v2, and of v1.
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _USES = ("memory.current", "memory.usage_in_bytes")
+_EVENTS = ("memory.events", "memory.oom_control")
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Memory:
     Attributes:
         used: Bytes that processes have, without caches that the kernel can drop.
         limit: Bytes that they may have.
-        kills: How many processes the kernel has killed for their memory since it booted.
+        kills: The number of processes that the kernel has killed for their memory.
+        of: Where it has: in this process's own cgroup, if the kernel counts there.
     """
 
     used: int
     limit: int
     kills: int
+    of: str = "this machine"
 
 
 def explain(peak: int, samples: Sequence[Memory]) -> str:
@@ -41,31 +44,39 @@ def explain(peak: int, samples: Sequence[Memory]) -> str:
     >>> explain(10**9, [free, free])
     ''
     >>> explain(10**9, [free, Memory(2 * 10**9, 8 * 10**9, 4)])  # The kernel killed one.
-    'probably out of memory: it used 1.0 GB'
+    'probably out of memory: it used 1.0 GB (the kernel killed a process of this machine)'
     """
     fullest = max(samples, key=lambda each: each.used / each.limit)
     is_full = fullest.used >= _ALMOST_ALL * fullest.limit
-    if not is_full and samples[-1].kills == samples[0].kills:
+    last = samples[-1]
+    killed = last.kills != samples[0].kills
+    if not is_full and not killed:
         return ""
     # What was full at a moment between two samples is not known.
     of = f" of {fullest.limit / 1e9:.1f}" if is_full else ""
-    return f"probably out of memory: it used {peak / 1e9:.1f}{of} GB"
+    who = f" (the kernel killed a process of {last.of})" if killed else ""
+    return f"probably out of memory: it used {peak / 1e9:.1f}{of} GB{who}"
 
 
 def measure() -> Memory:
-    """Measures the memory of this machine and of this process's cgroups."""
+    """Returns the memory of this machine and of this process's cgroups."""
     # Of sizes that a kernel does not tell, nothing is said.
     machine = _numbers("/proc/meminfo")
     total = machine.get("MemTotal:", 1) * 1024
     found = [(total - machine.get("MemAvailable:", total // 1024) * 1024, total)]
+    kills, of = _numbers("/proc/vmstat").get("oom_kill", 0), "this machine"
     for directory in _cgroups():
+        for name in _EVENTS:
+            counted = _numbers(f"{directory}/{name}")
+            if "oom_kill" in counted:  # The last of them is the process's own.
+                kills, of = counted["oom_kill"], "its cgroup"
         for limit_name, use_name in zip(_LIMITS, _USES, strict=True):
             with contextlib.suppress(ValueError):
                 limit = int(_read(f"{directory}/{limit_name}"))  # "max" is none.
                 used = int(_read(f"{directory}/{use_name}"))
                 found.append((used - _cached(f"{directory}/memory.stat"), limit))
     used, limit = max(found, key=lambda each: each[0] / each[1])
-    return Memory(used, limit, _numbers("/proc/vmstat").get("oom_kill", 0))
+    return Memory(used, limit, kills, of)
 
 
 def _cgroups() -> list[str]:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from launch.network import ports
-from launch.remote import channel
+from launch.remote import channel, memory
 from launch.supervise import remote_process
 
 from ..launch_programs.launcher import DEADLINE, marked, small_cgroup, wait_for
@@ -104,6 +104,38 @@ def test_a_task_that_takes_all_memory_is_told_from_one_that_is_killed(host):
         exit, _, _ = end_of(agent)
     assert exit["code"] == -9
     assert exit["why"].startswith("probably out of memory: it used 0.")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (7, "this machine")),
+        # The root of cgroup v2 counts nothing, unless it is that of a container.
+        ({"/proc/self/cgroup": "0::/\n"}, (7, "this machine")),
+        (
+            {
+                "/proc/self/cgroup": "0::/\n",
+                "/sys/fs/cgroup/memory.events": "oom 3\noom_kill 2\n",
+            },
+            (2, "its cgroup"),
+        ),
+        (
+            {
+                "/proc/self/cgroup": "4:memory:/job/task\n0::/other\n",
+                "/sys/fs/cgroup/memory/memory.oom_control": "oom_kill 5\n",
+                "/sys/fs/cgroup/memory/job/task/memory.oom_control": "oom_kill 1\n",
+            },
+            (1, "its cgroup"),
+        ),
+    ],
+)
+def test_processes_killed_elsewhere_on_the_machine_do_not_count(
+    monkeypatch, files, expected
+):
+    files = {"/proc/vmstat": "oom_kill 7\n", **files}
+    monkeypatch.setattr(memory, "_read", lambda path: files.get(path, ""))
+    measured = memory.measure()
+    assert (measured.kills, measured.of) == expected
 
 
 def test_a_task_gets_its_environment_and_directory(host):

@@ -163,7 +163,7 @@ def test_a_task_that_twice_takes_all_memory_is_not_started_again(launcher, small
     assert status == 137
     assert output.count("begins") == 2
     end = "chief was killed by SIGKILL, probably out of memory: it used "
-    end += r"0\.\d( of 0\.4)? GB"
+    end += r"0\.\d( of 0\.4)? GB( \(the kernel killed a process of its cgroup\))?"
     assert re.search(f"{end}: restarting chief, ps:0\n", errors)
     assert re.search(f"{end}; not restarting, since chief died so twice", errors)
 
