@@ -47,8 +47,8 @@ _SECONDS = (
     (
         "straggler_timeout",
         60.0,
-        "Seconds that the other tasks may take to end after the chief has succeeded, "
-        "if every task runs the script.",
+        "Seconds that the other tasks that run the script, such as the evaluator, may "
+        "take to end after the chief has succeeded.",
     ),
     ("restart_window", 600.0, "Seconds over which --max_restarts counts."),
     (

@@ -25,8 +25,8 @@ class Job:
         startup_timeout: Seconds within which every server must listen.
         grace_period: Seconds that a task that was told to end may take, before it is
             killed.
-        straggler_timeout: Seconds that the other tasks of an every-task program may
-            take after the chief has succeeded.
+        straggler_timeout: Seconds that the other tasks that run the script may take
+            after the chief has succeeded.
         echo: Whether to show the tasks' output on the terminal.
         chatty: Whether to show the output of every task, even if all print the same.
         network: One of `launch.network.reach.MODES`.

@@ -50,10 +50,10 @@ def judge(
 ) -> Verdict | None:
     """Decides whether the job is over.
 
-    A coordinator program ends with its chief. An every-task program ends when its
-    chief, workers and evaluator have ended; a ps that runs a script may run forever,
-    so it does not count. A task that fails ends the job at once, and so does a server
-    that exits with any status while the chief needs it.
+    A program ends when its chief, evaluator and workers that run the script have ended;
+    a ps that runs a script may run forever, so it does not count. A task that fails ends
+    the job at once, and so does a server that exits with any status while the chief of a
+    coordinator program needs it.
 
     Args:
         kind: `coordinator` or `every_task`.
@@ -69,9 +69,11 @@ def judge(
     if first is None:
         return None
     servers = {plan.task for plan in plans if plan.is_server}
+    is_over = False
     for task, code in exits.items():
-        if task == first and code == 0 and kind == COORDINATOR:
-            return Verdict(0)
+        if is_over and task.job != "evaluator":
+            continue
+        is_over = task == first and code == 0 and kind == COORDINATOR or is_over
         if code != 0 or task in servers:
             # A server that exits with status 0 is still a failure of the job.
             return Verdict(
@@ -225,8 +227,9 @@ def unfinished(
     exits: Mapping[Task, int],
     given_up: Collection[Task] = (),
 ) -> list[Task]:
-    """Returns the tasks that an every-task program is still waiting for."""
-    tasks = [plan.task for plan in plans if plan.task.job != "ps"]
+    """Returns the tasks that run the script, and that the job is still waiting for."""
+    scripts = [plan.task for plan in plans if not plan.is_server]
+    tasks = [task for task in scripts if task.job != "ps"]
     return [task for task in tasks if task not in exits and task not in given_up]
 
 
@@ -241,8 +244,8 @@ def closing(plans: Sequence[TaskPlan], exits: Mapping[Task, int]) -> list[Task]:
 def failed_evaluation(exits: Mapping[Task, int]) -> Verdict | None:
     """Returns the verdict on evaluators that the launcher has told to end.
 
-    An evaluator that has nothing left to do ends as SIGTERM ends it. One that says by its
-    status, or by ignoring the signal, that it has more to do has failed.
+    One that says by its status, or by ignoring the signal, that it has more to do has
+    failed. One that SIGTERM ends says nothing.
 
     >>> failed_evaluation({Task("evaluator", 0): -15}), failed_evaluation({})
     (None, None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 from launch.job import Job
 from launch.plan import TaskPlan
@@ -56,6 +56,8 @@ def _row(
     obeyed = obeyed and not failed_evaluation({plan.task: code})
     status = "-" if obeyed else str(exit_status(code))
     ending = _describe_end(code, task.told_to_end)
+    if task.told_to_end and code == -SIGTERM and plan.task.job == "evaluator":
+        ending += ", maybe before it evaluated the last checkpoint"
     if task.exit.why:
         ending += f", {task.exit.why}"
     if task.restarts:

@@ -112,39 +112,54 @@ def test_no_proxy_stands_between_the_tasks(launcher):
     assert (status, output) == (0, "[worker:0] a.org,127.0.0.1\n")
 
 
-def test_evaluator_runs_the_script_and_ends_with_the_chief(launcher):
-    script = launcher.script(
-        """
-        import os, time
-        if "evaluator" in os.environ["TF_CONFIG"]:
-            open("evaluated", "w")
-            time.sleep(600)
-        while not os.path.exists("evaluated"):
-            time.sleep(0.05)
-        """
-    )
-    status, _, errors = launcher.run("--evaluator", script)
-    assert status == 0
-    assert "evaluator  ended by the launcher" in errors
+EVALUATES = """
+import os, signal, time
+if "evaluator" in os.environ["TF_CONFIG"]:
+    {}
+    open("evaluates", "w")
+    time.sleep(600)
+while not os.path.exists("evaluates"):
+    time.sleep(0.05)
+"""
 
 
-def test_an_evaluator_that_has_more_to_do_fails_the_job(launcher):
+@pytest.mark.parametrize("program", ["coordinator", "every_task"])
+def test_an_evaluator_that_has_more_to_do_fails_the_job(launcher, program):
     script = launcher.script(
-        """
-        import os, signal, time
-        if "evaluator" in os.environ["TF_CONFIG"]:
-            signal.signal(signal.SIGTERM, lambda *_: exit(1))
-            open("evaluates", "w")
-            time.sleep(600)
-        while not os.path.exists("evaluates"):
-            time.sleep(0.05)
-        """
+        EVALUATES.format("signal.signal(signal.SIGTERM, lambda *_: exit(1))")
     )
-    flags = ["--program=every_task", "--num_ps=0", "--num_workers=1", "--evaluator"]
+    flags = [f"--program={program}", "--num_ps=0", "--num_workers=1", "--evaluator"]
     status, _, errors = launcher.run(*flags, "--straggler_timeout=0.1", script)
     assert status == 1
     assert "it has not evaluated the last checkpoint" in errors
     assert re.search(r"evaluator +ended by the launcher +1 ", errors)
+
+
+def test_a_job_waits_for_its_evaluator_after_the_chief(launcher):
+    script = launcher.script(
+        """
+        import os, time
+        if "evaluator" not in os.environ["TF_CONFIG"]:
+            open("checkpoint", "w")
+        else:
+            while not os.path.exists("checkpoint"):
+                time.sleep(0.05)
+            time.sleep(1)  # As long as the evaluation takes.
+            open("evaluated", "w")
+        """
+    )
+    status, _, errors = launcher.run("--evaluator", script)
+    assert status == 0
+    assert (launcher.directory / "evaluated").exists()
+    assert re.search(r"evaluator +finished +0 ", errors)
+
+
+def test_the_table_says_what_an_evaluator_may_have_missed(launcher):
+    script = launcher.script(EVALUATES.format("pass"))
+    status, _, errors = launcher.run("--evaluator", "--straggler_timeout=0.1", script)
+    assert status == 0
+    missed = "maybe before it evaluated the last checkpoint"
+    assert f"evaluator  ended by the launcher, {missed}  " in errors
 
 
 def test_output_is_prefixed_on_the_terminal_and_complete_in_the_log(launcher):

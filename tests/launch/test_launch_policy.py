@@ -37,19 +37,24 @@ def verdict(cluster, kind, exits):
     ("exits", "expected"),
     [
         ({}, None),
-        ({CHIEF: 0}, Verdict(0)),
+        ({CHIEF: 0}, None),
+        ({CHIEF: 0, EVALUATOR: 0}, Verdict(0)),
+        ({CHIEF: 0, EVALUATOR: 2}, Verdict(2, "evaluator exited with status 2")),
         ({CHIEF: 3}, Verdict(3, "chief exited with status 3")),
         ({CHIEF: -11}, Verdict(139, "chief was killed by SIGSEGV")),
         ({PS: -9}, Verdict(137, "ps:0 was killed by SIGKILL")),
         ({OTHER_WORKER: 4}, Verdict(4, "worker:1 exited with status 4")),
         ({WORKER: 0}, Verdict(1, "worker:0 exited with status 0")),
         ({WORKER: 4, CHIEF: 1}, Verdict(4, "worker:0 exited with status 4")),
-        ({CHIEF: 0, WORKER: 4}, Verdict(0)),
+        ({CHIEF: 0, WORKER: 4}, None),
+        ({CHIEF: 0, WORKER: 4, EVALUATOR: 0}, Verdict(0)),
         ({EVALUATOR: 0}, None),
         ({EVALUATOR: 2}, Verdict(2, "evaluator exited with status 2")),
     ],
 )
-def test_coordinator_program_ends_with_its_chief_or_the_first_failure(exits, expected):
+def test_coordinator_program_ends_with_its_chief_and_evaluator_or_a_failure(
+    exits, expected
+):
     assert verdict(PS_CLUSTER, "coordinator", exits) == expected
 
 

@@ -43,7 +43,7 @@ class ChiefWatch:
 
     @property
     def away(self) -> float:
-        """For how many seconds the chief has not responded."""
+        """The seconds for which the chief has not responded."""
         now = time.monotonic()
         if self._listens():
             self._seen, self._was_seen = now, True
@@ -51,12 +51,12 @@ class ChiefWatch:
 
     @property
     def has_left(self) -> bool:
-        """Whether the chief has responded before, and does not now."""
+        """True if the chief has responded before, and does not now."""
         return self.away > 0 and self._was_seen
 
     @property
     def is_gone(self) -> bool:
-        """Whether the chief has not responded for too long to come back."""
+        """True if the chief has not responded for too long to come back."""
         away = self.away
         return away >= (self._patience if self._was_seen else self._startup_timeout)
 
@@ -185,7 +185,9 @@ class Schedule:
     def _end(self, *_: object) -> None:
         newest = self._newest()
         is_over = self._watch is None or self._watch.away > 0
-        if is_over and (newest is None or newest != self.evaluated):
+        if is_over and newest is not None and newest == self.evaluated:
+            raise SystemExit(0)
+        if is_over:
             _log.error(
                 "the evaluator was told to end (SIGTERM), but %s. The launcher allows "
                 "--straggler_timeout seconds after the chief's end: increase it, or "
