@@ -234,6 +234,11 @@ def _marked(
             if isinstance(node, ast.Name) and node.id in lists:
                 sources.append(lists[node.id])
         for param in (n for source in sources for n in ast.walk(source)):
+            if isinstance(param, ast.Call) and _named(param.func, "case"):
+                _, name, *of_all = param.args
+                told = [each for each in param.keywords if each.arg != "marks"]
+                marker = ast.Call(param.func, of_all, told)
+                yield f"{test.name}[{ast.literal_eval(name)}]", marker
             if _calls(param, "param"):
                 yield from (
                     (f"{test.name}[{_id(param)}]", node)
@@ -242,12 +247,12 @@ def _marked(
                 )
 
 
+def _named(node: ast.AST, name: str) -> bool:
+    return name in (getattr(node, "id", None), getattr(node, "attr", None))
+
+
 def _calls(node: ast.AST, name: str) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == name
-    )
+    return isinstance(node, ast.Call) and _named(node.func, name)
 
 
 def _id(param: ast.AST) -> str:

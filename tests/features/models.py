@@ -5,9 +5,16 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+
+def case(make: Any, name: str, *feature: Any, marks: Any = (), **told: Any) -> Any:
+    """Returns a parameter of this name, which is a row of the feature table."""
+    row = pytest.mark.feature(*feature, **told)
+    return pytest.param(make, id=name, marks=[row, *marks])
 
 
 def compiled(*layers: keras.Layer, **compile: Any) -> keras.Sequential:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, mlp
+from models import case, compiled, mlp
 
 layers = keras.layers
 STEPS = 8
@@ -48,113 +48,87 @@ class StepCounter(layers.Layer):
 
 
 LAYERS = [
-    pytest.param(
-        lambda: [layers.Dense(8, "relu"), layers.Dense(1)],
-        id="Dense",
-        marks=pytest.mark.feature("`Dense`"),
-    ),
-    pytest.param(
-        image_model,
-        id="Conv2D",
-        marks=pytest.mark.feature("`Conv2D`, `MaxPooling2D`"),
-    ),
-    pytest.param(
+    case(lambda: [layers.Dense(8, "relu"), layers.Dense(1)], "Dense", "`Dense`"),
+    case(image_model, "Conv2D", "`Conv2D`, `MaxPooling2D`"),
+    case(
         lambda: [layers.Dense(4), layers.BatchNormalization(), layers.Dense(1)],
-        id="BatchNormalization",
-        marks=pytest.mark.feature(
-            "`BatchNormalization`",
+        "BatchNormalization",
+        "`BatchNormalization`",
+        "approximate",
+        "moving statistics follow all workers' batches in order of arrival",
+        synchronous=(
             "approximate",
-            "moving statistics follow all workers' batches in order of arrival",
-            synchronous=(
-                "approximate",
-                "normalizes with its replica's examples; with all if `synchronized=True`",
-            ),
+            "normalizes with its replica's examples; with all if `synchronized=True`",
         ),
     ),
-    pytest.param(
+    case(
         lambda: [
             layers.Dense(4),
             layers.BatchNormalization(synchronized=True),
             layers.Dense(1),
         ],
-        id="synchronized",
-        marks=pytest.mark.feature(
-            "`BatchNormalization(synchronized=True)`",
-            "approximate",
-            "like `BatchNormalization`: each step runs on one worker",
-            synchronous="yes",
-        ),
+        "synchronized",
+        "`BatchNormalization(synchronized=True)`",
+        "approximate",
+        "like `BatchNormalization`: each step runs on one worker",
+        synchronous="yes",
     ),
-    pytest.param(
+    case(
         lambda: [layers.Dense(8), layers.Dropout(0.2, seed=1), layers.Dense(1)],
-        id="Dropout",
-        marks=pytest.mark.feature(
-            "`Dropout`",
-            "approximate",
-            "two workers may draw the same mask, for different batches",
-            synchronous="yes",
-        ),
+        "Dropout",
+        "`Dropout`",
+        "approximate",
+        "two workers may draw the same mask, for different batches",
+        synchronous="yes",
     ),
-    pytest.param(
+    case(
         lambda: [layers.GaussianNoise(0.1, seed=1), layers.Dense(1)],
-        id="GaussianNoise",
-        marks=pytest.mark.feature(
-            "`GaussianNoise` and other random layers",
-            "approximate",
-            "like `Dropout`",
-            synchronous="yes",
-        ),
+        "GaussianNoise",
+        "`GaussianNoise` and other random layers",
+        "approximate",
+        "like `Dropout`",
+        synchronous="yes",
     ),
-    pytest.param(
-        lambda: on_sequence(layers.LSTM(4)),
-        id="LSTM",
-        marks=pytest.mark.feature("`LSTM`"),
-    ),
-    pytest.param(
-        lambda: on_sequence(layers.GRU(4, return_sequences=True)),
-        id="GRU",
-        marks=pytest.mark.feature("`GRU`"),
-    ),
-    pytest.param(
+    case(lambda: on_sequence(layers.LSTM(4)), "LSTM", "`LSTM`"),
+    case(lambda: on_sequence(layers.GRU(4, return_sequences=True)), "GRU", "`GRU`"),
+    case(
         lambda: on_sequence(layers.Bidirectional(layers.LSTM(3, dropout=0.1, seed=1))),
-        id="Bidirectional",
-        marks=pytest.mark.feature("`Bidirectional`, with dropout"),
+        "Bidirectional",
+        "`Bidirectional`, with dropout",
     ),
-    pytest.param(
+    case(
         lambda: [layers.Dense(4), layers.LayerNormalization(), layers.Dense(1)],
-        id="LayerNormalization",
-        marks=pytest.mark.feature("`LayerNormalization`"),
+        "LayerNormalization",
+        "`LayerNormalization`",
     ),
-    pytest.param(
+    case(
         lambda: on_sequence(SelfAttention()),
-        id="MultiHeadAttention",
-        marks=pytest.mark.feature("`MultiHeadAttention`"),
+        "MultiHeadAttention",
+        "`MultiHeadAttention`",
     ),
-    pytest.param(
+    case(
         lambda: [StepCounter(), layers.Dense(1)],
-        id="StepCounter",
-        marks=pytest.mark.feature("A layer of your own that counts"),
+        "StepCounter",
+        "A layer of your own that counts",
     ),
-    pytest.param(
+    case(
         lambda: [
             layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
             layers.Dense(1, bias_regularizer="l1"),
         ],
-        id="regularizers",
-        marks=pytest.mark.feature("Regularizers"),
+        "regularizers",
+        "Regularizers",
     ),
-    pytest.param(
+    case(
         lambda: [
             layers.Dense(4, kernel_constraint=keras.constraints.MaxNorm(0.5)),
             layers.Dense(1, kernel_constraint="non_neg"),
         ],
-        id="constraints",
-        marks=pytest.mark.feature(
-            "Constraints",
-            "approximate",
-            "they hold up to the last few updates",
-            synchronous="yes",
-        ),
+        "constraints",
+        "Constraints",
+        "approximate",
+        "they hold up to the last few updates",
+        synchronous="yes",
     ),
 ]
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from models import classifier, compiled, mlp
+from models import case, classifier, compiled, mlp
 
 metrics = keras.metrics
 layers = keras.layers
@@ -26,81 +26,51 @@ def one_hot_model(**compile):
 
 
 BINARY = [
-    pytest.param(
-        lambda: metrics.BinaryAccuracy(),
-        id="BinaryAccuracy",
-        marks=pytest.mark.feature("`BinaryAccuracy`"),
-    ),
-    pytest.param(
-        lambda: metrics.AUC(num_thresholds=50),
-        id="AUC",
-        marks=pytest.mark.feature("`AUC`"),
-    ),
-    pytest.param(
-        lambda: metrics.Precision(thresholds=[0.3, 0.7]),
-        id="Precision",
-        marks=pytest.mark.feature("`Precision`"),
-    ),
-    pytest.param(
-        lambda: metrics.Recall(),
-        id="Recall",
-        marks=pytest.mark.feature("`Recall`"),
-    ),
-    pytest.param(
+    case(lambda: metrics.BinaryAccuracy(), "BinaryAccuracy", "`BinaryAccuracy`"),
+    case(lambda: metrics.AUC(num_thresholds=50), "AUC", "`AUC`"),
+    case(lambda: metrics.Precision(thresholds=[0.3, 0.7]), "Precision", "`Precision`"),
+    case(lambda: metrics.Recall(), "Recall", "`Recall`"),
+    case(
         lambda: metrics.TruePositives(),
-        id="TruePositives",
-        marks=pytest.mark.feature("`TruePositives` and similar metrics"),
+        "TruePositives",
+        "`TruePositives` and similar metrics",
     ),
-    pytest.param(
+    case(
         lambda: metrics.SensitivityAtSpecificity(0.5, num_thresholds=50),
-        id="SensitivityAtSpecificity",
-        marks=pytest.mark.feature("`SensitivityAtSpecificity` and similar metrics"),
+        "SensitivityAtSpecificity",
+        "`SensitivityAtSpecificity` and similar metrics",
     ),
-    pytest.param(
-        lambda: metrics.BinaryIoU(),
-        id="BinaryIoU",
-        marks=pytest.mark.feature("`BinaryIoU`"),
-    ),
+    case(lambda: metrics.BinaryIoU(), "BinaryIoU", "`BinaryIoU`"),
 ]
 
 REGRESSION = [
-    pytest.param(
+    case(
         lambda: metrics.RootMeanSquaredError(),
-        id="RootMeanSquaredError",
-        marks=pytest.mark.feature("`RootMeanSquaredError`"),
+        "RootMeanSquaredError",
+        "`RootMeanSquaredError`",
     ),
-    pytest.param(
-        lambda: metrics.R2Score(),
-        id="R2Score",
-        marks=pytest.mark.feature("`R2Score`"),
-    ),
-    pytest.param(
+    case(lambda: metrics.R2Score(), "R2Score", "`R2Score`"),
+    case(
         lambda: metrics.PearsonCorrelation(axis=0),
-        id="PearsonCorrelation",
-        marks=pytest.mark.feature("`PearsonCorrelation`"),
+        "PearsonCorrelation",
+        "`PearsonCorrelation`",
     ),
 ]
 
 ONE_HOT = [
-    pytest.param(
-        lambda: metrics.F1Score(average="macro"),
-        id="F1Score",
-        marks=pytest.mark.feature("`F1Score`"),
+    case(lambda: metrics.F1Score(average="macro"), "F1Score", "`F1Score`"),
+    case(
+        lambda: metrics.OneHotMeanIoU(3), "OneHotMeanIoU", "`MeanIoU`, `OneHotMeanIoU`"
     ),
-    pytest.param(
-        lambda: metrics.OneHotMeanIoU(3),
-        id="OneHotMeanIoU",
-        marks=pytest.mark.feature("`MeanIoU`, `OneHotMeanIoU`"),
-    ),
-    pytest.param(
+    case(
         lambda: metrics.CategoricalAccuracy(),
-        id="CategoricalAccuracy",
-        marks=pytest.mark.feature("`CategoricalAccuracy`"),
+        "CategoricalAccuracy",
+        "`CategoricalAccuracy`",
     ),
-    pytest.param(
+    case(
         lambda: metrics.TopKCategoricalAccuracy(2),
-        id="TopKCategoricalAccuracy",
-        marks=pytest.mark.feature("`TopKCategoricalAccuracy`"),
+        "TopKCategoricalAccuracy",
+        "`TopKCategoricalAccuracy`",
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 import keras
 import pytest
-from models import KERAS, assert_alike, compiled, mlp
+from models import KERAS, assert_alike, case, compiled, mlp
 
 optimizers = keras.optimizers
 STEPS = 8
@@ -11,208 +11,140 @@ OWN_VALUE = pytest.mark.sets_own_value
 
 
 RULES = [
-    pytest.param(
-        lambda: optimizers.SGD(0.05), id="SGD", marks=pytest.mark.feature("`SGD`")
-    ),
-    pytest.param(
-        lambda: optimizers.SGD(0.01, momentum=0.9),
-        id="momentum",
-        marks=pytest.mark.feature("`SGD(momentum=...)`"),
-    ),
-    pytest.param(
+    case(lambda: optimizers.SGD(0.05), "SGD", "`SGD`"),
+    case(lambda: optimizers.SGD(0.01, momentum=0.9), "momentum", "`SGD(momentum=...)`"),
+    case(
         lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
-        id="nesterov",
-        marks=pytest.mark.feature("`SGD(nesterov=True)`"),
+        "nesterov",
+        "`SGD(nesterov=True)`",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.02, momentum=0.5),
-        id="low-momentum",
-        marks=[
-            pytest.mark.feature(
-                "A momentum below 1 - 1/(2 x workers)",
-                "approximate",
-                "for rows of an embedding, the last writer wins",
-                synchronous="yes",
-            ),
-        ],
+        "low-momentum",
+        "A momentum below 1 - 1/(2 x workers)",
+        "approximate",
+        "for rows of an embedding, the last writer wins",
+        synchronous="yes",
     ),
-    pytest.param(
-        lambda: optimizers.Adam(0.02),
-        id="Adam",
-        marks=pytest.mark.feature("`Adam`"),
-    ),
-    pytest.param(
+    case(lambda: optimizers.Adam(0.02), "Adam", "`Adam`"),
+    case(
         lambda: optimizers.Adam(0.02, amsgrad=True),
-        id="amsgrad",
-        marks=[
-            pytest.mark.feature(
-                "`Adam(amsgrad=True)`",
-                "approximate",
-                "for rows of an embedding, the last writer wins for the maximum",
-                synchronous="yes",
-            ),
-        ],
+        "amsgrad",
+        "`Adam(amsgrad=True)`",
+        "approximate",
+        "for rows of an embedding, the last writer wins for the maximum",
+        synchronous="yes",
     ),
-    pytest.param(
-        lambda: optimizers.AdamW(0.02),
-        id="AdamW",
-        marks=pytest.mark.feature("`AdamW`"),
-    ),
-    pytest.param(
-        lambda: optimizers.RMSprop(0.02),
-        id="RMSprop",
-        marks=pytest.mark.feature("`RMSprop`"),
-    ),
-    pytest.param(
+    case(lambda: optimizers.AdamW(0.02), "AdamW", "`AdamW`"),
+    case(lambda: optimizers.RMSprop(0.02), "RMSprop", "`RMSprop`"),
+    case(
         lambda: optimizers.RMSprop(0.002, momentum=0.9, centered=True),
-        id="RMSprop-centered",
-        marks=pytest.mark.feature("`RMSprop(momentum=..., centered=True)`"),
+        "RMSprop-centered",
+        "`RMSprop(momentum=..., centered=True)`",
     ),
-    pytest.param(
-        lambda: optimizers.Adagrad(0.1),
-        id="Adagrad",
-        marks=pytest.mark.feature("`Adagrad`"),
-    ),
-    pytest.param(
-        lambda: optimizers.Adadelta(5.0),
-        id="Adadelta",
-        marks=pytest.mark.feature("`Adadelta`"),
-    ),
-    pytest.param(
+    case(lambda: optimizers.Adagrad(0.1), "Adagrad", "`Adagrad`"),
+    case(lambda: optimizers.Adadelta(5.0), "Adadelta", "`Adadelta`"),
+    case(
         lambda: optimizers.Adamax(0.02),
-        id="Adamax",
-        marks=[
-            pytest.mark.feature(
-                "`Adamax`",
-                "approximate",
-                "for rows of an embedding, the last writer wins for the norm",
-                synchronous="yes",
-            ),
-        ],
+        "Adamax",
+        "`Adamax`",
+        "approximate",
+        "for rows of an embedding, the last writer wins for the norm",
+        synchronous="yes",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.Nadam(0.02),
-        id="Nadam",
+        "Nadam",
+        "`Nadam`",
+        "approximate",
+        "the last writer wins for the product of the momentum schedule",
+        synchronous="yes",
         marks=[
-            pytest.mark.feature(
-                "`Nadam`",
-                "approximate",
-                "the last writer wins for the product of the momentum schedule",
-                synchronous="yes",
-            ),
             OWN_VALUE(
                 r"(^|/)variable(_\d+)?$",
                 "a product: an increment could make it negative",
-            ),
+            )
         ],
     ),
-    pytest.param(
+    case(
         lambda: optimizers.Ftrl(0.5),
-        id="Ftrl",
-        marks=[
-            pytest.mark.feature(
-                "`Ftrl`",
-                "approximate",
-                "for rows of an embedding, sums are exact, and the last writer wins for "
-                "the weights computed from them",
-                synchronous="yes",
-            ),
-        ],
+        "Ftrl",
+        "`Ftrl`",
+        "approximate",
+        "for rows of an embedding, sums are exact, and the last writer wins for "
+        "the weights computed from them",
+        synchronous="yes",
     ),
-    pytest.param(
-        lambda: optimizers.Lion(0.01),
-        id="Lion",
-        marks=pytest.mark.feature("`Lion`"),
-    ),
-    pytest.param(
-        lambda: optimizers.Lamb(0.05),
-        id="Lamb",
-        marks=pytest.mark.feature("`Lamb`"),
-    ),
-    pytest.param(
+    case(lambda: optimizers.Lion(0.01), "Lion", "`Lion`"),
+    case(lambda: optimizers.Lamb(0.05), "Lamb", "`Lamb`"),
+    case(
         lambda: optimizers.Adafactor(0.1),
-        id="Adafactor",
-        marks=[
-            pytest.mark.feature(
-                "`Adafactor`",
-                "approximate",
-                "the last writer wins for the factored second moments",
-                synchronous="yes",
-            ),
-            OWN_VALUE("^adafactor", "an average whose decay depends on the step"),
-        ],
+        "Adafactor",
+        "`Adafactor`",
+        "approximate",
+        "the last writer wins for the factored second moments",
+        synchronous="yes",
+        marks=[OWN_VALUE("^adafactor", "an average whose decay depends on the step")],
     ),
-    pytest.param(
+    case(
         lambda: optimizers.Muon(0.01),
-        id="Muon",
+        "Muon",
+        "`Muon`",
         marks=[
-            pytest.mark.feature("`Muon`"),
             pytest.mark.skipif(
                 KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
-            ),
+            )
         ],
     ),
 ]
 
 
 OPTIONS = [
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.1, clipnorm=0.5),
-        id="clipnorm",
-        marks=pytest.mark.feature(
-            "`clipnorm`",
-            "approximate",
-            "the gradients of an id that a batch repeats are summed first",
-            synchronous="yes",
-        ),
+        "clipnorm",
+        "`clipnorm`",
+        "approximate",
+        "the gradients of an id that a batch repeats are summed first",
+        synchronous="yes",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.05, clipvalue=0.1),
-        id="clipvalue",
-        marks=pytest.mark.feature(
-            "`clipvalue`",
-            "approximate",
-            "the gradients of an id that a batch repeats are summed first",
-            synchronous="yes",
-        ),
+        "clipvalue",
+        "`clipvalue`",
+        "approximate",
+        "the gradients of an id that a batch repeats are summed first",
+        synchronous="yes",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
-        id="global_clipnorm",
-        marks=pytest.mark.feature(
-            "`global_clipnorm`",
-            "approximate",
-            "the gradients of an id that a batch repeats are summed first",
-            synchronous="yes",
-        ),
+        "global_clipnorm",
+        "`global_clipnorm`",
+        "approximate",
+        "the gradients of an id that a batch repeats are summed first",
+        synchronous="yes",
     ),
-    pytest.param(
-        lambda: optimizers.SGD(0.05, weight_decay=0.1),
-        id="weight_decay",
-        marks=pytest.mark.feature("`weight_decay`"),
+    case(
+        lambda: optimizers.SGD(0.05, weight_decay=0.1), "weight_decay", "`weight_decay`"
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.05, loss_scale_factor=64.0),
-        id="loss_scale_factor",
-        marks=pytest.mark.feature("`loss_scale_factor`"),
+        "loss_scale_factor",
+        "`loss_scale_factor`",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
-        id="schedule",
-        marks=pytest.mark.feature("Learning-rate schedules"),
+        "schedule",
+        "Learning-rate schedules",
     ),
-    pytest.param(
+    case(
         lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
-        id="ema",
-        marks=[
-            pytest.mark.feature(
-                "`use_ema`",
-                "approximate",
-                "the last writer wins for the averages",
-                synchronous="yes",
-            ),
-            OWN_VALUE("_average$", "an average whose decay depends on the step"),
-        ],
+        "ema",
+        "`use_ema`",
+        "approximate",
+        "the last writer wins for the averages",
+        synchronous="yes",
+        marks=[OWN_VALUE("_average$", "an average whose decay depends on the step")],
     ),
 ]
 

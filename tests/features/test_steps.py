@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import SampleCount
+from models import SampleCount, case
 from policies import own_logs
 
 from tfdist.parameter_server.rounds.computation import RoundError
@@ -88,26 +88,10 @@ class BothLosses(CustomStep):
 
 
 STEPS_OF_OWN = [
-    pytest.param(
-        CustomStep,
-        id="compute_loss",
-        marks=pytest.mark.feature("A `train_step` of your own: `compute_loss`"),
-    ),
-    pytest.param(
-        LossObject,
-        id="loss-object",
-        marks=pytest.mark.feature("A `train_step` of your own: a Keras loss object"),
-    ),
-    pytest.param(
-        OwnLoss,
-        id="own-loss",
-        marks=pytest.mark.feature("A `train_step` of your own: `tf.reduce_mean`"),
-    ),
-    pytest.param(
-        BothLosses,
-        id="both-losses",
-        marks=pytest.mark.feature("A `train_step` of your own: the sum of both"),
-    ),
+    case(CustomStep, "compute_loss", "A `train_step` of your own: `compute_loss`"),
+    case(LossObject, "loss-object", "A `train_step` of your own: a Keras loss object"),
+    case(OwnLoss, "own-loss", "A `train_step` of your own: `tf.reduce_mean`"),
+    case(BothLosses, "both-losses", "A `train_step` of your own: the sum of both"),
 ]
 
 
