@@ -49,11 +49,7 @@ class WeightedMean:
         check_clients("WeightedMean", clients, attackers=0, needed=1, bound="n >= 1")
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the weighted mean of all updates.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns the weighted mean of all updates."""
         self.check(len(updates))
         check_updates(updates, weights)
         shares = np.asarray(weights, dtype=np.float64)
@@ -89,11 +85,7 @@ class NormClipping:
         self.rule.check(clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns what the rule makes of the clipped updates.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns what the rule makes of the clipped updates."""
         check_updates(updates, weights)
         return self.rule.aggregate(clipped(updates, self.max_norm), weights)
 

@@ -40,11 +40,7 @@ class ScaledUpdate:
     factor: float = 10.0
 
     def apply(self, updates: np.ndarray, attackers: Collection[int]) -> np.ndarray:
-        """Returns the updates as the server receives them.
-
-        Raises:
-            ValueError: See `Attack.apply`.
-        """
+        """Returns the updates as the server receives them."""
         rows = _rows(updates, attackers)
         sent = updates.copy()
         sent[rows] *= self.factor
@@ -69,11 +65,7 @@ class SignFlip:
             raise ValueError(f"the factor is above 0; received {self.factor}")
 
     def apply(self, updates: np.ndarray, attackers: Collection[int]) -> np.ndarray:
-        """Returns the updates as the server receives them.
-
-        Raises:
-            ValueError: See `Attack.apply`.
-        """
+        """Returns the updates as the server receives them."""
         return ScaledUpdate(-self.factor).apply(updates, attackers)
 
 
@@ -93,11 +85,7 @@ class ALittleIsEnough:
     deviations: float | None = None
 
     def apply(self, updates: np.ndarray, attackers: Collection[int]) -> np.ndarray:
-        """Returns the updates as the server receives them.
-
-        Raises:
-            ValueError: See `Attack.apply`.
-        """
+        """Returns the updates as the server receives them."""
         rows = _rows(updates, attackers)
         z = self.deviations
         if z is None:

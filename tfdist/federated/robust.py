@@ -45,11 +45,7 @@ class Median(_WithstandsMinority):
     attackers: int = 0
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the median of each coordinate, regardless of the weights.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns the median of each coordinate, regardless of the weights."""
         self.check(len(updates))
         check_updates(updates, weights)
         half = len(updates) // 2
@@ -72,11 +68,7 @@ class TrimmedMean(_WithstandsMinority):
     attackers: int
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the trimmed mean of each coordinate, regardless of the weights.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns the trimmed mean of each coordinate, regardless of the weights."""
         self.check(len(updates))
         check_updates(updates, weights)
         kept = np.sort(updates, axis=0)[self.attackers : len(updates) - self.attackers]
@@ -107,11 +99,7 @@ class GeometricMedian(_WithstandsMinority):
     iterations: int = 1000
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the geometric median, regardless of the weights.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns the geometric median, regardless of the weights."""
         self.check(len(updates))
         check_updates(updates, weights)
         points = updates.astype(np.float64)
@@ -192,11 +180,7 @@ class MultiKrum:
             )
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns the mean of the selected updates, regardless of the weights.
-
-        Raises:
-            ValueError: See `Aggregation.aggregate`.
-        """
+        """Returns the mean of the selected updates, regardless of the weights."""
         self.check(len(updates))
         check_updates(updates, weights)
         scores = krum_scores(updates, self.attackers)

@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""The choice of the clients that take part in a round."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class ClientSampling(Protocol):
-    """Which clients take part in a round, of those that are available."""
+    """Chooses the clients of a round from those that are available."""
 
     def clients(
         self,
@@ -30,7 +30,38 @@ class ClientSampling(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedSampling:
+class _SeededSampling:
+    """Draws clients by a seed and the number of the round."""
+
+    fraction: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(
+                "the fraction of clients in a round is above 0 and at most 1; received "
+                f"{self.fraction}"
+            )
+
+    def clients(
+        self,
+        round_index: int,
+        num_clients: int,
+        available: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
+        """Returns the clients of a round, in ascending order."""
+        found = _available(num_clients, available)
+        rng = np.random.default_rng((self.seed, round_index))
+        return tuple(sorted(self._drawn(rng, found, num_clients)))
+
+    def _drawn(
+        self, rng: np.random.Generator, found: list[int], num_clients: int
+    ) -> list[int]:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSampling(_SeededSampling):
     """Draws the same number of clients in each round, without replacement.
 
     That is max(C * K, 1) of K clients, and all that are available if those are fewer
@@ -42,32 +73,17 @@ class FixedSampling:
     """
 
     fraction: float = 1.0
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
-
-    def clients(
-        self,
-        round_index: int,
-        num_clients: int,
-        available: Collection[int] | None = None,
-    ) -> tuple[int, ...]:
-        """Returns the clients of a round, in ascending order.
-
-        Raises:
-            ValueError: If one that is available does not belong to the federation.
-        """
-        found = _available(num_clients, available)
+    def _drawn(
+        self, rng: np.random.Generator, found: list[int], num_clients: int
+    ) -> list[int]:
         # 0.07 * 100 is 7.000000000000001, which must be 7.
         number = max(1, math.floor(self.fraction * num_clients + 1e-9))
-        rng = np.random.default_rng((self.seed, round_index))
         drawn = rng.choice(found, size=min(number, len(found)), replace=False)
-        return tuple(sorted(drawn.tolist()))
+        return list(drawn.tolist())
 
 
-@dataclasses.dataclass(frozen=True)
-class PoissonSampling:
+class PoissonSampling(_SeededSampling):
     """Draws each available client with the same probability, by itself.
 
     Rounds have different numbers of clients, perhaps none. This is what the accountant of
@@ -79,36 +95,12 @@ class PoissonSampling:
         seed: The seed of all rounds. Keep it secret where it stands for privacy.
     """
 
-    fraction: float
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
-
-    def clients(
-        self,
-        round_index: int,
-        num_clients: int,
-        available: Collection[int] | None = None,
-    ) -> tuple[int, ...]:
-        """Returns the clients of a round, in ascending order.
-
-        Raises:
-            ValueError: If one that is available does not belong to the federation.
-        """
-        found = _available(num_clients, available)
+    def _drawn(
+        self, rng: np.random.Generator, found: list[int], num_clients: int
+    ) -> list[int]:
         # A draw for each client of the federation: who else is there changes nothing.
-        rng = np.random.default_rng((self.seed, round_index))
         drawn = rng.random(num_clients) < self.fraction
-        return tuple(each for each in found if drawn[each])
-
-
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction <= 1:
-        raise ValueError(
-            "the fraction of clients in a round is above 0 and at most 1; received "
-            f"{fraction}"
-        )
+        return [each for each in found if drawn[each]]
 
 
 def _available(num_clients: int, available: Collection[int] | None) -> list[int]:

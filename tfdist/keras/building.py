@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist._refusal import advise
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
@@ -69,14 +70,9 @@ def stage() -> str:
     return _stage.get()
 
 
-@contextlib.contextmanager
-def in_stage(stage: str) -> Iterator[None]:
+def in_stage(stage: str) -> contextlib.AbstractContextManager[None]:
     """Records which step Keras is about to run."""
-    token = _stage.set(stage)
-    try:
-        yield
-    finally:
-        _stage.reset(token)
+    return setting(_stage, stage)
 
 
 def step_of(model: Any, stage: str) -> Callable[[Any], Any]:

@@ -1,14 +1,16 @@
-"""What several replicas compute together in a step: gradients, seeds, losses, metrics.
+"""The computation of a step by several replicas together: gradients, seeds, losses, metrics.
 
 If the replicas of a strategy compute parts of one step, some functions depend on all of
 them. The strategy then makes a `Computation` current while its step is traced, which the
 patches of `tfdist.keras.step_hooks` ask.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
+
+from tfdist._context import setting
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.
@@ -29,16 +31,9 @@ class Computation:
 
     applies_at_once = False
 
-    def gradient(
-        self,
-        tape_gradient: Callable[..., Any],
-        target: Any,
-        sources: Any,
-        output_gradients: Any,
-        unconnected: Any,
-    ) -> Any:
-        """Returns what `tf.GradientTape.gradient` should return."""
-        return tape_gradient(target, sources, output_gradients, unconnected)
+    def gradient(self, tape_gradient: Callable[..., Any], *given: Any) -> Any:
+        """Returns what `tf.GradientTape.gradient(*given)` should return."""
+        return tape_gradient(*given)
 
     def apply(
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
@@ -64,16 +59,15 @@ class Computation:
         """Returns the next seed: another one for each replica that draws numbers of its own."""
         return keras_next()
 
-    def mask_weights(
-        self,
-        keras_mask: Callable[..., Any],
-        sample_weight: Any,
-        mask: Any,
-        dtype: Any,
-        reduction: Any,
-    ) -> Any:
-        """Returns the sample weights of a loss whose predictions have a mask."""
-        return keras_mask(sample_weight, mask, dtype, reduction)
+    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
+        """Returns the sample weights of a loss whose predictions have a mask.
+
+        Args:
+            weigh: Returns Keras's weights for a reduction.
+            mask: The mask, or None.
+            by: The reduction of the loss.
+        """
+        return weigh(by)
 
     def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         """Returns what `loss(y_true, y_pred, sample_weight)` should, a compiled loss."""
@@ -91,11 +85,6 @@ def current_computation() -> Any:
     return _current.get()
 
 
-@contextlib.contextmanager
-def computing(computation: Computation) -> Iterator[None]:
+def computing(computation: Computation) -> AbstractContextManager[None]:
     """Makes a computation current in this thread."""
-    token = _current.set(computation)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return setting(_current, computation)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.own_traces import own_trace
 from tfdist.keras.scope import outside_of_scope
@@ -55,12 +56,12 @@ def rehearse_until_built(
 
     for rehearsal in range(_MOST_REHEARSALS):
         applied: list[tuple[Any, list[Any]]] = []
-        token = _applied.set(applied)
         try:
             # Keras defers the creation of variables to the end of a `StatelessScope`,
             # and writes none inside it. The scope of the strategy applies to the
             # creation only, not to the trace.
             with (
+                setting(_applied, applied),
                 strategy.scope(),
                 _deferred_creation() as created,
                 outside_of_scope(),
@@ -74,8 +75,6 @@ def rehearse_until_built(
             # say. It exists in the next rehearsal.
             if not created or rehearsal == _MOST_REHEARSALS - 1:
                 raise
-        finally:
-            _applied.reset(token)
     # Not built inside the trace: slots go next to variables that may not have existed
     # there.
     for optimizer, variables in applied:

@@ -148,9 +148,8 @@ def _patch_losses() -> None:
         computation = current_computation()
         if computation is None:
             return keras_mask(sample_weight, mask, dtype, reduction)
-        return computation.mask_weights(
-            keras_mask, sample_weight, mask, dtype, reduction
-        )
+        weigh = functools.partial(keras_mask, sample_weight, mask, dtype)
+        return computation.mask_weights(weigh, mask, reduction)
 
     module.apply_mask = apply_mask
 

@@ -85,17 +85,10 @@ class _PartOfBatch(Computation):
     def __init__(self, share: float) -> None:
         self._share = share
 
-    def mask_weights(
-        self,
-        keras_mask: Callable[..., Any],
-        sample_weight: Any,
-        mask: Any,
-        dtype: Any,
-        reduction: Any,
-    ) -> Any:
+    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
         """Refuses a mask: the loss divides by how much is not masked in the batch."""
         if mask is None:
-            return keras_mask(sample_weight, mask, dtype, reduction)
+            return weigh(by)
         raise PipelineError(
             "the model's output has a mask, and its loss is a mean over what the whole "
             f'batch does not mask; schedule="1f1b" goes backward before that is known. '

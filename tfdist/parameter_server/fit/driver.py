@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from tfdist._context import setting
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.consistency.combinations import go_together
 from tfdist.consistency.synchronous import Synchronous
@@ -197,11 +198,8 @@ class ParameterServerDriver(DefaultDriver):
                 paces.setdefault(stage, Pace(self.strategy.num_replicas, exchange)),
                 shows_progress(given, arguments.get("verbose", "auto")),
             )
-        token = _pace.set(pace)
-        try:
+        with setting(_pace, pace):
             yield
-        finally:
-            _pace.reset(token)
 
     def _tell_of_small_calls(self, model: Any) -> None:
         """Warns once if callbacks take away what `exchange` is to save."""

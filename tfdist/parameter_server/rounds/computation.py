@@ -88,20 +88,13 @@ class RoundComputation(Computation):
         )
         return None
 
-    def mask_weights(
-        self,
-        keras_mask: Callable[..., Any],
-        sample_weight: Any,
-        mask: Any,
-        dtype: Any,
-        reduction: Any,
-    ) -> Any:
+    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
         """Weights the batch by what the mask leaves of it, as its loss is a mean of that.
 
         Raises:
             RoundError: If two losses have different masks.
         """
-        if mask is not None and reduction in _MEANS:
+        if mask is not None and by in _MEANS:
             if self._mask is not None and self._mask is not mask:
                 raise RoundError(
                     "two losses have different masks, so that the batch counts "
@@ -110,4 +103,4 @@ class RoundComputation(Computation):
                 )
             self._mask = mask
             self._weight = tf.reduce_sum(tf.cast(mask, tf.float32))
-        return keras_mask(sample_weight, mask, dtype, reduction)
+        return weigh(by)

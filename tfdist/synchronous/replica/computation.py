@@ -30,22 +30,13 @@ class WholeBatchComputation(Computation):
     def __init__(self, step: ReplicaStep) -> None:
         self.step = step
 
-    def gradient(
-        self,
-        tape_gradient: Callable[..., Any],
-        target: Any,
-        sources: Any,
-        output_gradients: Any,
-        unconnected: Any,
-    ) -> Any:
+    def gradient(self, tape_gradient: Callable[..., Any], *given: Any) -> Any:
         """Returns the gradient of the whole batch's loss."""
         # A layer that recomputes its outputs calls a tape within the outer tape's call;
         # the outer one corrects for the batch, and once is enough.
-        if self.step.is_differentiating or target is None:
-            return tape_gradient(target, sources, output_gradients, unconnected)
-        return gradients.of_whole_batch(
-            self.step, tape_gradient, target, sources, output_gradients, unconnected
-        )
+        if self.step.is_differentiating or given[0] is None:
+            return tape_gradient(*given)
+        return gradients.of_whole_batch(self.step, tape_gradient, *given)
 
     def apply(
         self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
@@ -178,23 +169,16 @@ class ReplicaComputation(WholeBatchComputation):
         self.step.is_drawn(seed)
         return seed
 
-    def mask_weights(
-        self,
-        keras_mask: Callable[..., Any],
-        sample_weight: Any,
-        mask: Any,
-        dtype: Any,
-        reduction: Any,
-    ) -> Any:
+    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
         """Returns weights that make a mean one over the unmasked steps of all replicas.
 
         Keras divides by its own replica's number of unmasked elements. Replicas have
         different numbers, so that shares of rows would be the wrong weights.
         """
-        if mask is None or reduction not in _MEANS:
-            return keras_mask(sample_weight, mask, dtype, reduction)
-        weights = keras_mask(sample_weight, mask, dtype, "sum")
-        mask = tf.cast(tf.convert_to_tensor(mask), dtype)
+        if mask is None or by not in _MEANS:
+            return weigh(by)
+        weights = weigh("sum")
+        mask = tf.cast(tf.convert_to_tensor(mask), weights.dtype)
         sums = [tf.reduce_sum(tf.ones_like(mask)), tf.reduce_sum(mask)]
         size, valid = exchanged(self.step, [self.step.counted(each) for each in sums])
         return weights * tf.math.divide_no_nan(size, valid)
