@@ -1,4 +1,4 @@
-"""What the commands share: the launcher's flags, then the script, then its flags."""
+"""Command lines of launchers: their flags, then the script, then its flags."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What completes the console command in bash and zsh: its commands, and their flags.
+"""Completion of the console command in bash and zsh: its commands, and their flags.
 
 A shell reads it by `source <(tfdist completion)`.
 """

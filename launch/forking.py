@@ -1,4 +1,4 @@
-"""Which tasks to fork from the fork server, and why not the others: pure decisions."""
+"""Selects the tasks to fork from the fork server, and says why not the others. Pure."""
 
 import re
 import sys

@@ -37,7 +37,7 @@ sys.exit(function_call.make(os.path.dirname(__file__)))
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the call ended in one task.
+    """The end of the call in one task.
 
     Attributes:
         task: The task's short name.

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine each task sees."""
+"""Shares of this machine's GPUs: which of them each task sees."""
 
 import dataclasses
 import os

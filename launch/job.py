@@ -16,7 +16,7 @@ from tf_config import Task
 
 @dataclass(frozen=True)
 class Job:
-    """What a supervisor starts, and how long it waits.
+    """A job: the tasks that a supervisor starts, and its time limits.
 
     Attributes:
         kind: `coordinator` or `every_task`.
@@ -101,7 +101,7 @@ class Job:
 
     @property
     def needed_workers(self) -> int:
-        """How many workers the program needs."""
+        """The number of workers that the program needs."""
         workers = sum(plan.task.job == "worker" for plan in self.plans)
         return workers if self.min_workers is None else self.min_workers
 

@@ -51,7 +51,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a task runs that is started from another machine.
+    """The place of a task that is started from another machine.
 
     Attributes:
         host: The host's name, as the user gave it.
@@ -72,7 +72,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What one task runs, as plain data.
+    """The program of one task, as plain data.
 
     Attributes:
         task: The task.

@@ -1,4 +1,4 @@
-"""What the source of a program imports and mentions, and what kind of program it is.
+"""Reads from the source of a program its imports, its names and its kind.
 
 The source is parsed, not run.
 """

@@ -27,7 +27,7 @@ _KILL_TIMEOUT = 10.0
 
 
 class Presence:
-    """Whether a chief has come and gone, from the outcome of connections to it."""
+    """The presence of a chief, from the outcome of connections to it."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience

@@ -138,7 +138,7 @@ class Cluster:
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether the cluster has parameter servers (ps)."""
+        """True if the cluster has parameter servers (ps)."""
         return bool(self.ps)
 
     def jobs(self) -> tuple[str, ...]:

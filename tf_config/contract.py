@@ -1,4 +1,4 @@
-"""What the launcher and the library agree on.
+"""The contract between the launcher and the library.
 
 `launch` starts programs that use `tfdist`, and neither imports the other. Whatever one
 side writes and the other reads is defined here, once: environment variables, exit
@@ -115,7 +115,7 @@ TensorFlow, Keras or a package that they use is imported.
 
 
 def is_policy(text: str) -> bool:
-    """Whether a text is a value of `CONSISTENCY`.
+    """Returns True if a text is a value of `CONSISTENCY`.
 
     >>> [is_policy(text) for text in ("bounded:4", "bounded", "synchronous:1", "ssp")]
     [True, False, True, False]
@@ -247,7 +247,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """What the fork server is to fork, a line of JSON.
+    """A request to the fork server, as a line of JSON.
 
     The files travel with its first byte, by SCM_RIGHTS, in the order of `fds`. One more
     comes last, the end of a pipe: the task begins once a byte is there. If the pipe closes

@@ -76,7 +76,7 @@ class Run:
 
     @property
     def steps_per_second(self) -> float:
-        """Those of all steady epochs together."""
+        """The figures of all steady epochs together."""
         return self.total("steps") / self.total("seconds")
 
     def total(self, name: str) -> float:
@@ -100,7 +100,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Speedup:
-    """What `launch.speedup` has measured.
+    """Measurements of `launch.speedup`.
 
     Attributes:
         program: The script and its flags.

@@ -104,7 +104,7 @@ class Console:
 
     @property
     def waiting(self) -> bool:
-        """Whether `tick` must be called soon."""
+        """True if `tick` must be called soon."""
         return self._open is not None and not self._live
 
     def _above(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What Keras prints: its progress, and the error of a strategy on which `fit` does not run.
+"""Output of Keras: its progress, and the error of a strategy on which `fit` does not run.
 
 Custom training loops run on these strategies of TensorFlow, and so do Estimators. Only the
 error that Keras's own loop meets shows that a script meant the strategy of tfdist, whose name

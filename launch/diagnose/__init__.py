@@ -1,1 +1,1 @@
-"""What `launch.doctor` looks at, and how it interprets what it sees."""
+"""Observations of `launch.doctor`, and their interpretation."""

@@ -1,4 +1,4 @@
-"""What is wrong with each task, and what to do about it: pure decisions."""
+"""Diagnoses: the fault of each task and its remedy. Pure decisions."""
 
 import json
 from collections.abc import Iterator, Mapping

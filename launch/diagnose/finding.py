@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How serious a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     UNKNOWN = "unknown"

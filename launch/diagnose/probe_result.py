@@ -1,4 +1,4 @@
-"""What a probe finds at an address, as plain data."""
+"""Results of a probe of an address, as plain data."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Peer:
 
 
 class ProbeOutcome(Enum):
-    """How far a probe got, from worst to best."""
+    """The stages that a probe reaches, from worst to best."""
 
     NO_SUCH_HOST = "no such host"
     LOOKUP_SLOW = "the lookup of the host took too long"
@@ -41,7 +41,7 @@ class ProbeOutcome(Enum):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What was found at one address.
+    """The result of a probe of one address.
 
     Attributes:
         address: The address as it was given.
@@ -61,5 +61,5 @@ class ProbeResult:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address is a loopback address."""
+        """True if the address is a loopback address."""
         return bool(self.ip) and ipaddress.ip_address(self.ip).is_loopback

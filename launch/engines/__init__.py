@@ -1,4 +1,4 @@
-"""What starts the tasks of a job on several hosts: one module per engine, the same verbs.
+"""Engines that start jobs on several hosts: one module per engine, the same verbs.
 
 A task on another host, from python -m launch.ssh to its process there: `launch/ssh` ->
 `hosts` (the user's list) -> `layout` (which host gets which task) -> `planner` (a plan per

@@ -1,4 +1,4 @@
-"""What every engine can do with a job, and how a job stands."""
+"""The interface of all engines, and the state of a job."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ class EngineError(ValueError):
 
 @dataclass(frozen=True)
 class Status:
-    """How a job stands.
+    """The state of a job.
 
     Attributes:
         state: `starting`, `running` or `ended`.

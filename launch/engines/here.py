@@ -30,7 +30,7 @@ _TEARDOWN_TIMEOUT = 30.0
 
 
 class Run(NamedTuple):
-    """How one run of a job ended.
+    """The end of one run of a job.
 
     Attributes:
         code: Its exit status.

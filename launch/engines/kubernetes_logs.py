@@ -58,7 +58,7 @@ class PodLogs:
 
     @property
     def is_reading(self) -> bool:
-        """Whether some log has not been read to its end."""
+        """True if some log has not been read to its end."""
         return any(reader.is_alive() for reader in self._readers.values())
 
     def _read(self, pod: str, uid: str, task: str, mode: str) -> None:

@@ -40,7 +40,7 @@ _REFUSED_OF_CONTAINER = (
 
 @dataclass(frozen=True)
 class Pods:
-    """What the pods of a job have in common, and where they differ by role.
+    """The pods of a job: their common parts, and their differences by role.
 
     Attributes:
         name: The job's name.

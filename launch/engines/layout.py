@@ -1,4 +1,4 @@
-"""Where each task of a job goes, and what it finds there: pure decisions."""
+"""Layouts of jobs: the host of each task, and what it finds there. Pure decisions."""
 
 import itertools
 import os
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def num_tasks(self) -> Mapping[int, int]:
-        """How many tasks each host has."""
+        """The number of tasks of each host."""
         return Counter(self.where.values())
 
     def example_ports(
@@ -118,7 +118,7 @@ def assign(tasks: Sequence[Task], links: Sequence[float]) -> dict[Task, int]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What tasks find on their hosts.
+    """The environment of tasks on their hosts.
 
     Attributes:
         python: The interpreter.

@@ -21,7 +21,7 @@ from tf_config import contract, proxies
 
 @dataclass(frozen=True)
 class HostPlanner:
-    """What every plan of a job on hosts has in common, wherever its tasks go.
+    """The common part of all plans of a job on hosts.
 
     Attributes:
         program: The script and its flags.

@@ -1,4 +1,4 @@
-"""Which ports the tasks of a job get: a pure decision, after a look at the hosts."""
+"""Chooses the ports of a job's tasks: a pure decision, after a look at the hosts."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

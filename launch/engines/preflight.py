@@ -29,7 +29,7 @@ _NOT_REACHED = 255  # ssh's own status; any other is that of the command.
 
 @dataclass(frozen=True)
 class Report:
-    """What a host has.
+    """The resources of a host.
 
     Attributes:
         problems: What is wrong with it, each after the host's name.
@@ -76,7 +76,7 @@ class Report:
 
 
 class _Question:
-    """What one host is asked, and how long its answer is waited for."""
+    """The question to one host, and the time limit of its answer."""
 
     def __init__(
         self, connection: Sequence[str], asked: Mapping[str, Any], timeout: float

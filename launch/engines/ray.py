@@ -153,7 +153,7 @@ class _Moved:
             self._move(handle, event)
 
     def _can_spare(self, event: Mapping[str, str]) -> bool:
-        """Whether the job continues without a task, as the supervisor decides it, too."""
+        """Returns True if the job continues without a task, as the supervisor decides it, too."""
         job, plans = self._job, self._job.plans
         (task,) = (plan.task for plan in plans if plan.name == event["moved"])
         is_news = task not in self._lost

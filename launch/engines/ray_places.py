@@ -14,7 +14,7 @@ from tf_config.address import bracketed
 
 @dataclass(frozen=True)
 class Place:
-    """Where Ray runs a task.
+    """The place where Ray runs a task.
 
     Attributes:
         node: Ray's id of the node.

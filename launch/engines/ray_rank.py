@@ -1,4 +1,4 @@
-"""What a worker of `launch.ray.Executor` does in its own process.
+"""The program of a worker of `launch.ray.Executor`, in its own process.
 
 The actor is sent to its node as it is, so this file imports the standard library alone.
 """

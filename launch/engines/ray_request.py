@@ -1,4 +1,4 @@
-"""What a job asks of Ray, what it ships, and what a cluster lacks: pure functions."""
+"""Requests to Ray: resources, files to ship, and what a cluster lacks. Pure functions."""
 
 import json
 import os
@@ -61,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks of Ray.
+    """The request of a job to Ray.
 
     Attributes:
         address: The cluster, as `ray.init` takes it.

@@ -95,7 +95,7 @@ class Reservation:
 
     @property
     def num_granted(self) -> int:
-        """How many of the later groups Ray has reserved, and nobody has taken yet."""
+        """The number of later groups that Ray has reserved and nobody has taken yet."""
         return sum(map(_is_ready, self._pending))
 
     def take(self) -> None:

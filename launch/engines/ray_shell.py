@@ -1,4 +1,4 @@
-"""What an actor of Ray does on its node: it runs lines of shell, with their files.
+"""An actor of Ray that runs lines of shell on its node, with their files.
 
 The actor is sent to the node as it is, so this file imports the standard library alone.
 """

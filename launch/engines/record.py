@@ -1,4 +1,4 @@
-"""What is known about a job by its name, from any shell of the machine that started it.
+"""Records of jobs by name, for any shell of the machine that started them.
 
 A record is a directory: `job.json` says what the job is, `end.json` how it ended, and
 `lock` is locked for as long as a process that takes part in it here is alive.
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def announcement(self) -> str:
-        """What a user is told when the job exists."""
+        """The message to the user when the job exists."""
         return (
             f"this is job {self.name}; from another shell: "
             f"python -m launch.jobs status {self.name}"
@@ -82,7 +82,7 @@ class Record:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process of the job is alive on this machine."""
+        """True if a process of the job is alive on this machine."""
         with contextlib.suppress(OSError), open(self.path / "lock") as lock:
             try:
                 # Shared, so that two who ask at once do not take each other for the
@@ -107,7 +107,7 @@ class Record:
 
     @property
     def end(self) -> dict[str, Any]:
-        """How the job ended: its exit `code`; {} if nobody lived to record it."""
+        """The end of the job: its exit `code`; {} if nobody lived to record it."""
         try:
             end: dict[str, Any] = json.loads((self.path / "end.json").read_text())
         except (OSError, ValueError):

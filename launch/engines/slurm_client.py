@@ -24,7 +24,7 @@ _TIMEOUT = 30.0  # seconds
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What the controller says of a job.
+    """The state of a job according to the controller.
 
     Attributes:
         state: Such as `PENDING`, `RUNNING`, `COMPLETED`, `CANCELLED`.
@@ -38,12 +38,12 @@ class SlurmJob:
 
     @property
     def is_active(self) -> bool:
-        """Whether something of it runs, or will."""
+        """True if a part of it runs, or will."""
         return self.state in ACTIVE
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it waits for what does not come by itself."""
+        """True if it waits for what does not come by itself."""
         return self.state in PENDING and bool(_HOPELESS.fullmatch(self.reason))
 
 

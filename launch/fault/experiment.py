@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether all invariants hold."""
+        """True if all invariants hold."""
         return not invariants.broken(self.invariants)
 
     @property

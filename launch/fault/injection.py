@@ -94,7 +94,7 @@ class Injector:
 
     @property
     def is_done(self) -> bool:
-        """Whether every fault was injected, and the job has recovered from all of them."""
+        """True if every fault was injected, and the job has recovered from all of them."""
         return not (self._pending or self._under_way)
 
     def tick(self) -> None:

@@ -1,4 +1,4 @@
-"""What must hold when a job under faults has ended: pure decisions."""
+"""Invariants of a job under faults, once it has ended. Pure decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from launch.fault.progress import Progress, Result
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         status: Its exit status; None if it had not ended by the deadline.
@@ -29,7 +29,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Invariant:
-    """What must hold, whether it does, and what was observed."""
+    """An invariant, whether it holds, and what was observed."""
 
     name: str
     holds: bool

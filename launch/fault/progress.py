@@ -18,7 +18,7 @@ from tf_config import contract
 
 @dataclass(frozen=True)
 class Result:
-    """What a script has done by its end.
+    """The work of a script until its end.
 
     Attributes:
         steps: The number of steps applied, by the optimizer's own count.
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a script has reported, in order.
+    """The reports of a script, in order.
 
     Attributes:
         steps: The time of each report, in seconds since 1970, and its step.

@@ -1,1 +1,1 @@
-"""What a job uses while it runs: CPU time, bytes, and the epochs of its script."""
+"""Measurements of a running job: CPU time, bytes, and the epochs of its script."""

@@ -24,7 +24,7 @@ _CPU_INTERVAL, _BYTES_INTERVAL = 0.1, 1.0  # seconds
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job did.
+    """Measurements of a job that has ended.
 
     Attributes:
         status: Its exit status.
@@ -43,7 +43,7 @@ class Measured:
 
 @dataclass
 class _Started:
-    """What the supervisor has told so far."""
+    """The reports of the supervisor so far."""
 
     samplers: list[Sampler] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)

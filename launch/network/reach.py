@@ -1,4 +1,4 @@
-"""Who can reach the ports of a job on this machine, and what to tell the user.
+"""Protection of a job's ports on this machine, and what to tell the user of it.
 
 Anyone who can reach the port of a TensorFlow server can run code there.
 """
@@ -25,7 +25,7 @@ class NetworkError(RuntimeError):
 
 @dataclass(frozen=True)
 class Protection:
-    """What keeps strangers out of a job.
+    """The protection of a job against unauthorized hosts.
 
     Attributes:
         notice: What to tell the user.

@@ -1,1 +1,1 @@
-"""What runs on the hosts of a job, and how it gets there."""
+"""Programs that run on the hosts of a job, and how they get there."""

@@ -1,4 +1,4 @@
-r"""What goes to a host and comes back: a program, what it is asked, and what it tells.
+r"""The channel to a host: a program and its request go there, and reports come back.
 
 Nothing of the user's is on a command line: other users of a host can read those. The
 command that a connection runs only reads a program of known length from its standard

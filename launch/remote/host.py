@@ -1,4 +1,4 @@
-"""What a program on a host asks its kernel: about ports, and about processes."""
+"""Questions to the kernel of a host, about ports and about processes."""
 
 import contextlib
 import ctypes

@@ -123,7 +123,7 @@ class Session:
 
 
 class Listener:
-    """What runs in this pod."""
+    """The program in this pod."""
 
     def __init__(self, task: str, key: bytes, patience: float) -> None:
         self._task, self._key, self._patience = task, key, patience

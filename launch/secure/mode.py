@@ -1,4 +1,4 @@
-"""How the tasks of a job on several hosts are kept from strangers: `--secure`."""
+"""Modes of `--secure`, which protect the tasks of a job on several hosts."""
 
 from collections.abc import Sequence
 

@@ -41,7 +41,7 @@ TIMEOUTidle = 2000000
 
 @dataclass(frozen=True)
 class Route:
-    """How a task is reached.
+    """The route to a task.
 
     Attributes:
         task: The task.

@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class End:
-    """What one host has for its end of the tunnels.
+    """The files and ports of one host for its end of the tunnels.
 
     Attributes:
         address: Where the other hosts reach it, without a port.
@@ -54,7 +54,7 @@ class Tunnel:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """The name of it in messages."""
         return f"stunnel on {self.remote.host}"
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a script uses the cluster that was started for it.
+"""Detects whether a script uses the cluster that was started for it.
 
 A script that does not know about the cluster, such as one with
 `tf.distribute.MirroredStrategy` or without any strategy, trains separately in each process
@@ -87,7 +87,7 @@ class ClusterUse:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still unknown if the cluster is used."""
+        """True if it is still unknown whether the cluster is used."""
         return not self._used and len(self._scripts) >= self._least
 
     def hear(self, task: Task, line: str) -> None:
@@ -184,7 +184,7 @@ class ClusterWatch:
 
     @property
     def interval(self) -> float:
-        """How often to call `check`, in seconds."""
+        """The interval between calls of `check`, in seconds."""
         return _SECONDS_BETWEEN_LOOKS if self._use.is_open else math.inf
 
     def check(self) -> None:

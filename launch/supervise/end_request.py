@@ -16,7 +16,7 @@ class KillNow(BaseException):
 
 
 class EndRequest:
-    """Whether somebody wants the job to end, and how.
+    """Requests to end the job, and how.
 
     Attributes:
         signals: The signals received, in order.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class HasFileno(Protocol):
-    """What `select` accepts, apart from a file descriptor."""
+    """An object that `select` accepts, apart from a file descriptor."""
 
     def fileno(self) -> int:
         """Returns the file descriptor."""

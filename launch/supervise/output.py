@@ -1,4 +1,4 @@
-"""What the console shows of the tasks' output."""
+"""The selection of the tasks' output that the console shows."""
 
 import collections
 import os
@@ -56,7 +56,7 @@ class Output:
 
     @property
     def interval(self) -> float:
-        """How often to call `check`, in seconds."""
+        """The interval between calls of `check`, in seconds."""
         return _WAITING_INTERVAL if self._console.waiting else float("inf")
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""When a job is over, and which tasks to restart before it is: pure decisions."""
+"""Decides when a job is over, and which tasks to restart before it is. Pure."""
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ _FAILURES = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ends.
+    """The end of a job.
 
     Attributes:
         status: Its exit status.

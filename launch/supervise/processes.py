@@ -39,7 +39,7 @@ def check_platform() -> None:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended.
+    """The end of a child.
 
     Attributes:
         pid: Its process id.

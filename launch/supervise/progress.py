@@ -1,4 +1,4 @@
-"""How fast a job trains, from what its program reports: the launcher's last line."""
+"""The speed of a job, from the reports of its program: the launcher's last line."""
 
 import contextlib
 import math
@@ -85,7 +85,7 @@ class ProgressLine:
 
     @property
     def interval(self) -> float:
-        """How often to call `check`, in seconds."""
+        """The interval between calls of `check`, in seconds."""
         return _INTERVAL if self._numbers else math.inf
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the servers and the tunnels listen, and why one does not."""
+"""Detects whether the servers and the tunnels listen, and why one does not."""
 
 import time
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def await_all(
 
 
 def _are_spare(tasks: Sequence[TaskProcess], tunnels: Tunnels | None, job: Job) -> bool:
-    """Whether the program needs neither these tasks nor any without a tunnel."""
+    """Returns True if the program needs neither these tasks nor any without a tunnel."""
     hosts = {each.remote.host for each in tunnels.missing} if tunnels else set()
     lost = {*(task.plan.task for task in tasks), *job.tasks_on(hosts)}
     return bool(lost) and policy.can_spare(job.plans, lost, (), job.needed_workers)

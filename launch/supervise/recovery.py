@@ -1,4 +1,4 @@
-"""What a job has recovered from, and how long it took."""
+"""Recoveries of a job, and how long they took."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What runs on another host: a connection to it that is a child of the supervisor."""
+"""A process on another host, by a connection to it that is a child of the supervisor."""
 
 import contextlib
 import fcntl
@@ -46,7 +46,7 @@ def request_of(
 
 
 class RemoteProcess:
-    """What runs on another host, with the agent of `launch.remote` around it.
+    """A process on another host, with the agent of `launch.remote` around it.
 
     `output` is the file of its standard output and error. `events` gets what the agent
     tells, and the messages of the connection's program.
@@ -95,7 +95,7 @@ class RemoteProcess:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if nothing can be sent any more."""
         return self._input < 0
 
     def beat(self) -> None:

@@ -211,7 +211,7 @@ class Restarts:
         return f"; {self._left(lost)} would be left (--min_workers={self._job.min_workers})"
 
     def _was_in_vain(self, recovery: Recovery) -> bool:
-        """Whether a recovery was of workers that were given up since.
+        """Returns True if a recovery was of workers that were given up since.
 
         These must not use up the restarts of the others.
         """
@@ -246,7 +246,7 @@ class Restarts:
 
     @property
     def interval(self) -> float:
-        """How often to call `check`, in seconds."""
+        """The interval between calls of `check`, in seconds."""
         is_pending = any(each.waiting for each in self.recoveries) or self.given_up
         return _RECOVERY_INTERVAL if is_pending else float("inf")
 

@@ -1,4 +1,4 @@
-"""How a task becomes a process: forked, spawned, or started on another host."""
+"""Starts a task as a process: forked, spawned, or on another host."""
 
 import contextlib
 import os
@@ -73,7 +73,7 @@ class Starter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether tasks can be started without waiting for the fork server."""
+        """True if tasks can be started without waiting for the fork server."""
         return not self._server or self._server.is_ready or bool(self._server.problem)
 
     def begin(self) -> None:

@@ -107,17 +107,17 @@ class TaskProcess:
 
     @property
     def listens(self) -> bool:
-        """Whether the task accepts connections on its port."""
+        """True if the task accepts connections on its port."""
         return self._process.listens(self.plan.port)
 
     @property
     def was_reached(self) -> bool:
-        """Whether the host that it runs on has answered."""
+        """True if the host that it runs on has answered."""
         return getattr(self._process, "was_reached", True)
 
     @property
     def alive(self) -> bool:
-        """Whether the task has not been reaped."""
+        """True if the task has not been reaped."""
         return self.exit is None
 
     @property

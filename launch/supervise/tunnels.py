@@ -125,7 +125,7 @@ class Tunnels:
 
     @property
     def interval(self) -> float:
-        """How often to call `check`, in seconds."""
+        """The interval between calls of `check`, in seconds."""
         return _TURN if self._due else float("inf")
 
     @property

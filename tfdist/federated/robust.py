@@ -11,7 +11,7 @@ from tfdist.federated.aggregation import check_clients, check_updates, norm
 
 
 class _WithstandsMinority:
-    """What rules have in common that take fewer than half of the clients as attackers."""
+    """The common part of rules that take fewer than half of the clients as attackers."""
 
     attackers: int
 

@@ -298,7 +298,7 @@ class _Packing:
         return wire.Part(sent, tf.bfloat16, tensor.shape)
 
     def _is_narrow(self, output: Output) -> bool:
-        """Whether it is what a worker reads of a weight, and passes to nobody."""
+        """Returns True if it is what a worker reads of a weight, and passes to nobody."""
         if not self._narrow or output in self._relayed.values():
             return False
         op = self._tensor(output).op

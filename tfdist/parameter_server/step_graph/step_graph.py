@@ -111,12 +111,12 @@ class StepGraph:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What the worker and the ps send each other in one step."""
+        """The messages between the worker and the ps in one step."""
         return self._packed.messages
 
     @property
     def traffic(self) -> Traffic:
-        """How many bytes that is, and how fast the link is."""
+        """The bytes of the messages, and the speed of the link."""
         return self._packed.traffic
 
     @property
