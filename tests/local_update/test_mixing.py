@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tfdist
 from tfdist import mixing
-from tfdist.mixing import command
+from tfdist.mixing import __main__ as command
 
 BUILT_IN = {
     name: build
