@@ -100,7 +100,7 @@ def batch_size_of(dataset: tf.data.Dataset) -> int | None:
 
 
 def draws_at_random(dataset: tf.data.Dataset) -> bool:
-    """Whether two readings of a dataset may give different elements."""
+    """Returns True if two readings of a dataset may give different elements."""
     if dataset.options().deterministic is False:
         return True
     if _has_function_of(dataset, "Random") or _has_function_of(dataset, "PyFunc"):

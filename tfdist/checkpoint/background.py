@@ -17,7 +17,7 @@ class BackgroundWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether the previous function is still running."""
+        """True if the previous function is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, write: Callable[[], None], what: str) -> None:

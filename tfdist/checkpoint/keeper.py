@@ -83,7 +83,7 @@ class Keeper:
 
     @property
     def is_keeping(self) -> bool:
-        """Whether a `fit` with checkpoints is under way."""
+        """True if a `fit` with checkpoints is under way."""
         return self._fit is not None
 
     def start_of_data(self) -> Snapshot | None:

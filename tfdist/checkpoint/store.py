@@ -154,7 +154,7 @@ class CheckpointStore:
 
     @property
     def has_corrupt(self) -> bool:
-        """Whether a checkpoint was found corrupt."""
+        """True if a checkpoint was found corrupt."""
         return bool(self._corrupt)
 
     def _prune(self) -> None:

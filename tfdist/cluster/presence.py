@@ -62,7 +62,7 @@ class Presence:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the program needs fewer workers than the cluster has."""
+        """True if the program needs fewer workers than the cluster has."""
         return self._min_workers < len(self._workers)
 
     @property

@@ -15,7 +15,7 @@ from tfdist import _tf
 
 
 def spins() -> bool:
-    """Whether idle threads of this process should spin."""
+    """Returns True if idle threads of this process should spin."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 

@@ -57,11 +57,11 @@ class BoundedStaleness:
 
     @property
     def is_free(self) -> bool:
-        """Whether no step ever waits: without a bound."""
+        """True if no step ever waits: without a bound."""
         return self.max_staleness == math.inf
 
     def may_start(self, step: Step, state: State) -> bool:
-        """Whether all steps can still keep the bound if this one starts now.
+        """Returns True if all steps can still keep the bound if this one starts now.
 
         A write under way counts against it: the step may read weights from before.
         """

@@ -63,7 +63,7 @@ def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> Non
 
 
 def go_together(policy: Any, exchange: Any, wire_dtype: str | None) -> bool:
-    """Whether `check_combination` allows these."""
+    """Returns True if `check_combination` allows these."""
     try:
         check_combination(policy, exchange, wire_dtype)
     except ValueError:

@@ -91,7 +91,7 @@ class Consistency(Protocol):
         ...
 
     def counts(self, gradient: Gradient, state: State) -> bool:
-        """Whether a gradient is applied. If not, it is dropped."""
+        """Returns True if a gradient is applied. If not, it is dropped."""
         ...
 
 

@@ -74,9 +74,9 @@ class Synchronous:
         return replace(self, replicas_to_aggregate=enough)
 
     def may_start(self, step: Step, state: State) -> bool:
-        """Whether the worker has not computed a gradient of this round yet."""
+        """Returns True if the worker has not computed a gradient of this round yet."""
         return step.worker not in state.aggregated
 
     def counts(self, gradient: Gradient, state: State) -> bool:
-        """Whether it was computed from the current weights."""
+        """Returns True if it was computed from the current weights."""
         return gradient.round == state.round

@@ -91,7 +91,7 @@ def _reader_in(function: Any) -> Any:
 
 
 def _is_name(node: Any) -> bool:
-    """Whether a node is a constant string that is not empty."""
+    """Returns True if a node is a constant string that is not empty."""
     is_string = node.op == "Const" and node.attr["dtype"].type == _STRING
     return is_string and not _is_empty(node)
 

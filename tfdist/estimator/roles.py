@@ -31,7 +31,7 @@ def init_run_config(config: Any, _: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config: Any) -> bool:
-    """Whether `train_and_evaluate` below runs this task."""
+    """Returns True if `train_and_evaluate` below runs this task."""
     return bool(config.cluster_spec) or config.task_type == "evaluator"
 
 

@@ -88,7 +88,7 @@ class RunConfig(_Base):
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether this task trains in unison with other workers."""
+        """True if this task trains in unison with other workers."""
         return isinstance(self.task, _SynchronousTask)
 
     @property

@@ -16,5 +16,5 @@ RANDOM = frozenset((
 
 
 def is_seeded(node: Any) -> bool:
-    """Whether a node draws from a stream that its seed decides."""
+    """Returns True if a node draws from a stream that its seed decides."""
     return node.op in RANDOM and bool(node.attr["seed"].i or node.attr["seed2"].i)

@@ -45,7 +45,7 @@ def all_nodes(definition: Any) -> Iterator[Any]:
 
 
 def calls_python(definition: Any) -> bool:
-    """Whether a `GraphDef`, or a function in it, calls Python."""
+    """Returns True if a `GraphDef`, or a function in it, calls Python."""
     nodes = list(definition.node)
     for function in definition.library.function:
         nodes.extend(function.node_def)
@@ -53,7 +53,7 @@ def calls_python(definition: Any) -> bool:
 
 
 def shares_a_job(definition: Any) -> bool:
-    """Whether a `GraphDef` reads from tf.data service by the name of a job.
+    """Returns True if a `GraphDef` reads from tf.data service by the name of a job.
 
     All who name a job share its elements: each gets others.
     """

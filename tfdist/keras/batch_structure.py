@@ -32,12 +32,12 @@ class BatchStructure:
 
     @property
     def has_varying_rows(self) -> bool:
-        """Whether a batch holds ragged or sparse values: rows of varying length."""
+        """True if a batch holds ragged or sparse values: rows of varying length."""
         return any(not isinstance(spec, tf.TensorSpec) for spec in self.present)
 
     @property
     def has_fixed_rows(self) -> bool:
-        """Whether every batch has the same number of rows, known from its specs."""
+        """True if every batch has the same number of rows, known from its specs."""
         return any(
             isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0]
             for spec in self.present

@@ -47,7 +47,7 @@ class StepLogs:
 
     @property
     def are_unknown(self) -> bool:
-        """Whether no step of the epoch has returned logs yet."""
+        """True if no step of the epoch has returned logs yet."""
         return not self._latest
 
     def pack(self, logs: Any) -> tf.Tensor | None:

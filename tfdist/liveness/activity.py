@@ -37,13 +37,13 @@ class Activity:
 
     @property
     def under_way(self) -> bool:
-        """Whether a step runs or is waited for."""
+        """True if a step runs or is waited for."""
         waits_for_steps = self._waiting is not None and self._waiting[0] == STEPS
         return bool(self._since) or waits_for_steps
 
     @property
     def working(self) -> bool:
-        """Whether the cluster is needed."""
+        """True if the cluster is needed."""
         return self._calls > 0 or self.under_way
 
     def begun(self, replica: int) -> None:

@@ -138,7 +138,7 @@ def _with_calls_of_the_program(text: str) -> str:
 
 
 def is_about_shapes(text: str) -> bool:
-    """Whether a message says that the shapes of some tensors do not match."""
+    """Returns True if a message says that the shapes of some tensors do not match."""
     return bool(_SHAPES.search(reason(text)))
 
 

@@ -121,7 +121,7 @@ class Coder:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing is lost."""
+        """True if nothing is lost."""
         return self._narrow is None
 
     def cut(self, place: int) -> int:

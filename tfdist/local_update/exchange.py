@@ -87,7 +87,7 @@ class Exchange(Messenger):
 
     @property
     def has_changed(self) -> bool:
-        """Whether workers were lost or came back, as the last two means have shown.
+        """True if workers were lost or came back, as the last two means have shown.
 
         One worker may notice a mean later than another. As each says so twice, there is a
         mean in which all do.

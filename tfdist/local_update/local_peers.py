@@ -74,7 +74,7 @@ class LocalPeers:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker writes files: the first of those that take part."""
+        """True if this worker writes files: the first of those that take part."""
         return self._members.lead == self._members.me
 
     def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:

@@ -41,7 +41,7 @@ class Members:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the others continue without this worker."""
+        """True if the others continue without this worker."""
         return self.me not in self.present
 
     def lose(self, worker: int) -> None:

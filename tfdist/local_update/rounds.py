@@ -45,7 +45,7 @@ class Rounds:
 
     @property
     def is_due(self) -> bool:
-        """Whether a fragment is mixed after the next step."""
+        """True if a fragment is mixed after the next step."""
         return self._step % self._local_steps + 1 in self._ends
 
     def close(self) -> list[int]:

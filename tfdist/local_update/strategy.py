@@ -190,7 +190,7 @@ class LocalUpdateStrategy(
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files: the first worker that takes part."""
+        """True if this process writes files: the first worker that takes part."""
         return self._workers.is_chief
 
     @property

@@ -36,7 +36,7 @@ class Round:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough replicas have added a gradient in this step."""
+        """True if enough replicas have added a gradient in this step."""
         enough = self._policy.replicas_to_aggregate or 1
         return len(self._state.aggregated) >= enough
 

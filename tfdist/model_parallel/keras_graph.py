@@ -147,7 +147,7 @@ class CallGraph:
         self._note(name, value)
 
     def has(self, value: Any) -> bool:
-        """Whether a value is an input or the output of a call."""
+        """Returns True if a value is an input or the output of a call."""
         return id(value) in self._made
 
     def add(

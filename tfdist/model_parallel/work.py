@@ -175,7 +175,7 @@ class Work:
         return used
 
     def fits(self, assignment: Sequence[int]) -> bool:
-        """Whether no device holds more than it has room for."""
+        """Returns True if no device holds more than it has room for."""
         used = self.used(assignment)
         return all(u <= m for u, m in zip(used, self.memories, strict=True))
 

@@ -38,7 +38,7 @@ class Every:
 
     @property
     def is_each_step(self) -> bool:
-        """Whether each step reads and writes the variables on the ps."""
+        """True if each step reads and writes the variables on the ps."""
         return self.steps == 1
 
 
@@ -103,12 +103,12 @@ class WhenChanged:
 
     @property
     def is_each_step(self) -> bool:
-        """Whether each step reads and writes the variables on the ps."""
+        """True if each step reads and writes the variables on the ps."""
         return self.threshold == 0
 
 
 def keeps_values(exchange: Every | WhenChanged) -> bool:
-    """Whether workers keep values from one message to the next."""
+    """Returns True if workers keep values from one message to the next."""
     return isinstance(exchange, WhenChanged) and not exchange.is_each_step
 
 

@@ -43,7 +43,7 @@ def checked_wire_dtype(wire_dtype: Any) -> str | None:
 
 
 def is_narrowed(dtype: tf.DType, shape: tf.TensorShape) -> bool:
-    """Whether a weight or a gradient is worth it: a large one of float32."""
+    """Returns True if a weight or gradient is worth it: a large one of float32."""
     elements = shape.num_elements()
     return bool(
         dtype == tf.float32 and elements is not None and elements * 4 >= LEAST_BYTES

@@ -47,7 +47,7 @@ class PlacedVariables:
 
     @property
     def is_planned(self) -> bool:
-        """Whether a plan has all variables, and hears of each that is created."""
+        """True if a plan has all variables, and hears of each that is created."""
         return isinstance(self.placement, PartitioningPlacement)
 
     def ps_of(self, spec: VariableSpec) -> int:

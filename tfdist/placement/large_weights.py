@@ -36,7 +36,7 @@ _TABLE = "embeddings"
 
 
 def may_be_split(weight: VariableSpec) -> bool:
-    """Whether a link could be slow enough for a weight to be split."""
+    """Returns True if a link could be slow enough for a weight to be split."""
     is_table = weight.name.rpartition("/")[2] == _TABLE
     return not is_table and weight.size_bytes >= LEAST_BYTES
 

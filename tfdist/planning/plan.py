@@ -203,7 +203,7 @@ class Receipt:
 
     @property
     def matches(self) -> bool:
-        """Whether every ps holds exactly what was planned."""
+        """True if every ps holds exactly what was planned."""
         return self.predicted == self.actual
 
     def __str__(self) -> str:

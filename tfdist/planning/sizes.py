@@ -206,5 +206,5 @@ def _with_lookups(weights: list[Weight], lookups: Mapping[str, int]) -> list[Wei
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Whether a pattern matches a path or the end of it."""
+    """Returns True if a pattern matches a path or the end of it."""
     return any(fnmatch.fnmatchcase(path, each) for each in (pattern, f"*/{pattern}"))

@@ -96,12 +96,12 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files: the chief, or else worker 0."""
+        """True if this process writes files: the chief, or else worker 0."""
         return self.worker_index == 0
 
     @property
     def has_gpus(self) -> bool:
-        """Whether the replicas are GPUs."""
+        """True if the replicas are GPUs."""
         return "GPU" in self.worker_devices[0]
 
     def gather_numbers(

@@ -93,7 +93,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files: the chief, or else worker 0."""
+        """True if this process writes files: the chief, or else worker 0."""
         return bool(self.extended.is_chief)
 
     @property

@@ -65,7 +65,7 @@ def kernel_for(optimizer: Any, dtype: str) -> Kernel | None:
 
 
 def _is_subtracted_well(decay: float, dtype: str) -> bool:
-    """Whether `1 - decay` is about the same, rounded before or after."""
+    """Returns True if `1 - decay` is about the same, rounded before or after."""
     rounded = np.dtype(dtype).type
     subtracted = float(rounded(1) - rounded(decay))
     return abs(subtracted - (1 - decay)) <= MAX_ROUNDING * abs(1 - decay)

@@ -110,7 +110,7 @@ class PartitionedVariable:
 
     @property
     def updates_rows(self) -> bool:
-        """Whether an optimizer updates only the rows that a step has looked up."""
+        """True if an optimizer updates only the rows that a step has looked up."""
         return all(shard.updates_rows for shard in self._shards)
 
     @updates_rows.setter

@@ -80,7 +80,7 @@ class ParameterServerVariable(_tf.CachingVariable):
 
     @property
     def is_slot(self) -> bool:
-        """Whether it is a slot of an optimizer."""
+        """True if it is a slot of an optimizer."""
         return self._beside is not None
 
     def invalidate_read(self) -> None:

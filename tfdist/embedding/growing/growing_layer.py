@@ -88,7 +88,7 @@ class GrowingLayer(keras.layers.Layer):
 
     @property
     def follows(self) -> bool:
-        """Whether it is known of each row when and how often it was looked up."""
+        """True if it is known of each row when and how often it was looked up."""
         by_use = any(not isinstance(each, EvictSmall) for each in self.eviction)
         return self.follow or by_use
 
@@ -140,7 +140,7 @@ class GrowingLayer(keras.layers.Layer):
         self.is_frozen = self.built = True
 
     def creates(self, training: Any) -> bool:
-        """Whether a call gives ids rows."""
+        """Returns True if a call gives ids rows."""
         if training is None:
             # Keras tells a model's layers nothing if its own `call` does not take it.
             training = _tf.could_be_recorded()

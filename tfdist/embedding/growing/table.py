@@ -116,7 +116,7 @@ class GrowingTable:
                 fill_rows(part, tf.range(shard.used()), initializer.first)
 
     def has_slot(self, variable: Any) -> bool:
-        """Whether a variable is a slot of the table."""
+        """Returns True if a variable is a slot of the table."""
         return variable is not self._variable
 
     def rows_of_slot(self, slot: Any) -> np.ndarray:

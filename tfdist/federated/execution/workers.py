@@ -76,7 +76,7 @@ class Workers(JoinsOnce):
 
     @property
     def is_server(self) -> bool:
-        """Whether this process is the server, which evaluates and writes files."""
+        """True if this process is the server, which evaluates and writes files."""
         return self._exchange.members.me == self._server
 
     @property

@@ -206,7 +206,7 @@ def tables_of(
 
 
 def is_table(variable: Any) -> bool:
-    """Whether workers may keep rows of a variable."""
+    """Returns True if workers may keep rows of a variable."""
     size = variable.shape.num_elements() * variable.dtype.size
     return bool(is_weight(variable) and variable.shape.rank and size <= LARGEST_TABLE)
 

@@ -129,7 +129,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def is_by_lease(self) -> bool:
-        """Whether the rows are leases."""
+        """True if the rows are leases."""
         return isinstance(self.source, LeasedBatches)
 
     @property
@@ -139,7 +139,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether no batch is left. It may have to read one to know."""
+        """True if no batch is left. It may have to read one to know."""
         return not self.peek(1)
 
     @property

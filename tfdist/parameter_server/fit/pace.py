@@ -113,7 +113,7 @@ class Pace:
         self._held_until = finished + self._workers * in_flight
 
     def _takes(self, size: int, seconds: float, limits: tuple[float, float]) -> bool:
-        """Whether a message of a size takes longer than a limit."""
+        """Returns True if a message of a size takes longer than a limit."""
         steps = self._sizes[size]
         # A message of one exchange has the second limit.
         return steps * seconds > limits[steps <= self._exchange]

@@ -33,7 +33,7 @@ class Turn:
     pushed: tf.Tensor | None = None
 
     def has(self, op: tf.Operation) -> bool:
-        """Whether an operation is one of the turn's own."""
+        """Returns True if an operation is one of the turn's own."""
         return op.name.startswith(self.scope)
 
 

@@ -33,5 +33,5 @@ first step, and four times as long for twice as many.
 
 
 def is_optimized(operations: int) -> bool:
-    """Whether TensorFlow's graph optimizers are worth their time."""
+    """Returns True if TensorFlow's graph optimizers are worth their time."""
     return operations <= LARGEST_OPTIMIZED

@@ -35,7 +35,7 @@ class Part:
 
     @property
     def is_static(self) -> bool:
-        """Whether the shape is known now."""
+        """True if the shape is known now."""
         return bool(self.shape.is_fully_defined())
 
     def elements(self, dtype: tf.DType) -> int:
@@ -44,7 +44,7 @@ class Part:
 
 
 def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
-    """Whether a tensor can travel with others: whole words, and a known rank.
+    """Returns True if a tensor can travel with others: whole words, and a known rank.
 
     Of half words, the shape must be known.
     """
