@@ -22,7 +22,7 @@ class Memory:
         used: Bytes that processes have, without caches that the kernel can drop.
         limit: Bytes that they may have.
         kills: The number of processes that the kernel has killed for their memory.
-        of: Where it has: in this process's own cgroup, if the kernel counts there.
+        of: The scope of that count: this machine, or its cgroup if the kernel counts there.
     """
 
     used: int
