@@ -23,12 +23,14 @@ class DefaultDriver:
         in_unison: Whether all replicas take part in every step. If so, the logs of a
             step cover everything since the epoch began, and Keras shows them as the
             epoch's. If not, Keras reads the metrics at the end of each epoch.
+        calls: How many calls that all workers make together this one has begun.
 
     Args:
         strategy: The strategy whose driver it is.
     """
 
     in_unison = False
+    calls = 0
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy: Any = strategy

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_config
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.cluster import status
+from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     check_eager,
@@ -87,6 +88,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         super().__init__(
             extended, resolver, whole_batch, whole_batch_bytes, replica_loss
         )
+        self.board = Board(extended.addresses, config.task)
         status.publish_here(config)
 
     @property

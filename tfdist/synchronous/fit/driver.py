@@ -192,6 +192,7 @@ class SynchronousDriver(DefaultDriver):
         """
         if not self._needs_to_agree:
             return [number]
+        self.calls += 1
         extended = self.strategy.extended
         # A barrier between epochs is there to wait for what another worker does alone,
         # such as a save. Within an epoch, the others wait for this worker in a step.
