@@ -5,7 +5,7 @@ worker that has ended.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -30,8 +30,8 @@ class Board:
     ) -> None:
         graph = tf.Graph()
         with graph.as_default():
-            self._key = tf.compat.v1.placeholder(tf.string, [])
-            self._number = tf.compat.v1.placeholder(tf.int64, [])
+            self._keys = tf.compat.v1.placeholder(tf.string, [None])
+            self._numbers = tf.compat.v1.placeholder(tf.int64, [None])
             table = tf.raw_ops.MutableHashTableV2(
                 key_dtype=tf.string,
                 value_dtype=tf.int64,
@@ -39,11 +39,11 @@ class Board:
                 shared_name="board",
             )
             self._put = tf.raw_ops.LookupTableInsertV2(
-                table_handle=table, keys=self._key, values=self._number
+                table_handle=table, keys=self._keys, values=self._numbers
             )
             self._get = tf.raw_ops.LookupTableFindV2(
                 table_handle=table,
-                keys=self._key,
+                keys=self._keys,
                 default_value=tf.constant(_NOTHING, tf.int64),
             )
 
@@ -75,10 +75,10 @@ class Board:
             return False
         session = session or self._session(task)
         with contextlib.suppress(tf.errors.OpError):
-            session.run(self._put, {self._key: key, self._number: number})
+            session.run(self._put, {self._keys: [key], self._numbers: [number]})
             self._sessions[task] = session
         return task in self._sessions
 
-    def told(self, key: str) -> int:
-        """Returns the last number under a key; -1 if there is none."""
-        return int(self._own.run(self._get, {self._key: key}))
+    def told(self, keys: Sequence[str]) -> list[int]:
+        """Returns the last number under each key; -1 if there is none."""
+        return list(map(int, self._own.run(self._get, {self._keys: keys})))

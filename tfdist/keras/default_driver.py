@@ -107,6 +107,10 @@ class DefaultDriver:
             self.test_function(model)
         return contextlib.nullcontext()
 
+    def waiting(self, wait: str) -> contextlib.AbstractContextManager[None]:
+        """Surrounds `train_on_batch` and its kind, for which all workers may wait."""
+        return contextlib.nullcontext()
+
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Passes on the steps of an epoch, each `(first, last, data)`.
 

@@ -172,7 +172,8 @@ def load_from_chief(
         number = awaited(key, _left_to_chief, _saves)
         if number and not strategy.is_chief:
             deadline = time.monotonic() + seconds
-            while strategy.board.told(_key(os.path.basename(key))) < number:
+            name = _key(os.path.basename(key))
+            while strategy.board.told([name])[0] < number:
                 if time.monotonic() > deadline:
                     raise FileNotFoundError(
                         f"the chief has not saved {path} within {seconds:g} s"

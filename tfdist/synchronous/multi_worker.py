@@ -15,6 +15,7 @@ from tfdist.cluster.membership import (
     resolver_of,
     worker_config_of,
 )
+from tfdist.peers.waits import Waits
 from tfdist.synchronous.extended import MultiWorkerExtended
 from tfdist.synchronous.strategy import (
     WHOLE_BATCH_BYTES,
@@ -89,6 +90,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             extended, resolver, whole_batch, whole_batch_bytes, replica_loss
         )
         self.board = Board(extended.addresses, config.task)
+        names, me = extended.worker_names, extended.worker_index
+        if len(names) > 1:
+            self.waits = Waits(self.board, names, me)
         status.publish_here(config)
 
     @property
