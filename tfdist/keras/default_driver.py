@@ -77,7 +77,9 @@ class DefaultDriver:
         Returns:
             A `tf.data.Dataset`, or another iterable with an `element_spec`. Each epoch
             iterates over it again. If it has an attribute `num_batches`, that replaces
-            the adapter's number; None means unknown.
+            the adapter's number; None means unknown. Data that Keras cannot start again,
+            such as a generator, is read on from its last iterator, unless that has an
+            attribute `is_at_end` that is true.
         """
         return adapter.get_tf_dataset()
 
