@@ -1,9 +1,7 @@
 """A worker that loads what the chief has not written yet is told to wait for it."""
 
-import os
+import contextlib
 import sys
-import tempfile
-import time
 import zipfile
 from types import SimpleNamespace
 
@@ -12,13 +10,12 @@ import keras
 import pytest
 import tensorflow as tf
 
+import tf_config
+from tfdist.cluster.board import Board
 from tfdist.keras import saving
-from tfdist.keras.saving import (
-    explained,
-    leave_to_chief,
-    left_as,
-    load_from_chief,
-)
+from tfdist.keras.saving import awaited, explained, load_from_chief
+
+from ..support.addresses import free_addresses
 
 
 def worker(index: int) -> SimpleNamespace:
@@ -92,120 +89,104 @@ def test_before_notes_it_is_logged(caplog):
     assert "Call strategy.barrier()" in caplog.text
 
 
-def test_a_load_waits_for_the_file_that_the_chief_saves(tmp_path, monkeypatch):
-    """Not for one of another run; and after another save, for that one."""
-    path, loads = tmp_path / "a.weights.h5", []
-    path.write_text("old")
-    os.utime(path, (1, 1))
-    leave_to_chief(path)
-
-    def load():
-        loads.append(path.read_text())
-        if len(loads) == 1:
-            raise OSError("truncated file")
-        return loads[-1]
-
-    # Its own clock alone: other threads of this process sleep, too.
-    clock = SimpleNamespace(
-        monotonic=time.monotonic, sleep=lambda _: path.write_text("new")
+def peers_of_a_job(is_chief, told=None):
+    """A driver whose worker is told what the chief has told, and tells it."""
+    told = {} if told is None else told
+    strategy = worker(0 if is_chief else 1)
+    strategy.board = SimpleNamespace(
+        tell=told.__setitem__, told=lambda keys: [told.get(each, -1) for each in keys]
     )
-    monkeypatch.setattr(saving, "time", clock)
-    assert load_from_chief(worker(1), path, load) == "new"
-    assert loads == ["new", "new"]
-    # Nothing was saved since.
-    assert load_from_chief(worker(1), path, load, seconds=-1.0) == "new"
-    leave_to_chief(path)
-    with pytest.raises(FileNotFoundError, match="older than the chief's save"):
-        load_from_chief(worker(1), path, load, seconds=-1.0)
-    # Within the same second.
-    later = os.stat(path).st_mtime_ns + 1_000_000
-    os.utime(path, ns=(later, later))
-    assert load_from_chief(worker(1), path, load, seconds=-1.0) == "new"
+    return SimpleNamespace(strategy=strategy, calls=0), told
 
 
-def test_a_checkpoint_is_there_with_its_index(tmp_path):
-    path = tmp_path / "ckpt"
-    leave_to_chief(path)
-    (tmp_path / "ckpt.index").write_text("")
-    assert load_from_chief(worker(1), path, lambda: "read", seconds=-1.0) == "read"
+@pytest.fixture
+def nothing_saved(monkeypatch):
+    monkeypatch.setattr(saving, "_saves", {})
+    monkeypatch.setattr(saving, "_left_to_chief", {})
 
 
-def test_the_clock_of_a_file_server_may_be_behind(tmp_path, monkeypatch):
-    """A file is of this run if it is newer than the process by the server's clock."""
-    before = time.time() - 3600.0
-    path, write = tmp_path / "behind.keras", tempfile.NamedTemporaryFile
-
-    def write_there(**options):
-        file = write(**options)
-        os.utime(file.name, (before, before))
-        return file
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", write_there)
-    leave_to_chief(path)
-    path.write_text("")
-    os.utime(path, (before, before))
-    assert load_from_chief(worker(1), path, lambda: "read", seconds=-1.0) == "read"
-
-
-LOADED = {
-    "model.keras": "model.keras",
-    "exported": "exported/saved_model.pb",
-    "checkpoints": "checkpoints/checkpoint",
-    "ckpt-1": "ckpt-1.index",
-}
-
-
-@pytest.mark.parametrize("name", LOADED)
-def test_a_worker_that_saves_elsewhere_waits_for_the_chief_s_file(
-    name, tmp_path, monkeypatch
+@pytest.mark.parametrize("own", ["/a/model.keras", "/b/model.keras"])
+def test_a_load_waits_for_the_save_that_the_chief_has_numbered_alike(
+    own, nothing_saved, monkeypatch
 ):
-    """As TensorFlow's guide on several workers, with a file of an earlier run."""
-    own, last = tmp_path / "workertemp_1" / name, tmp_path / LOADED[name]
-    own.mkdir(parents=True)
-    leave_to_chief(own)
-    own.rmdir()
-    last.parent.mkdir(exist_ok=True)
-    last.write_text("old")
-    os.utime(last, (1, 1))
+    driver, told = peers_of_a_job(is_chief=False)
+    monkeypatch.setattr(saving, "time", clock := SimpleNamespace())
+    clock.monotonic = lambda: 0.0
+    for calls, number in [(1, 1), (1, 2), (4, 1)]:
+        driver.calls = calls
+        saving._number([own], driver, is_done_here=False)
+        told["saved model.keras"] = (calls << 32) + number - 1
+        told["saved other.keras"] = 9 << 32
+        looks = []
 
-    clock = SimpleNamespace(
-        monotonic=time.monotonic, sleep=lambda _: last.write_text("new")
-    )
-    monkeypatch.setattr(saving, "time", clock)
-    path = tmp_path / name
-    assert load_from_chief(worker(1), path, last.read_text) == "new"
-    # Nothing was saved since.
-    assert load_from_chief(worker(1), path, last.read_text, seconds=-1.0) == "new"
+        def save(_, number=(calls << 32) + number, looks=looks):
+            looks.append(number)
+            told["saved model.keras"] = number
+
+        clock.sleep = save
+        loaded = load_from_chief(driver.strategy, "/a/model.keras", lambda: "read")
+        assert (loaded, len(looks)) == ("read", 1)
+        # Nothing was saved since.
+        assert load_from_chief(driver.strategy, "/a/model.keras", looks.copy) == looks
+
+
+def test_a_save_that_the_chief_does_not_make_is_an_error(nothing_saved):
+    driver, _ = peers_of_a_job(is_chief=False)
+    saving._number(["a.keras"], driver, is_done_here=False)
+    with pytest.raises(FileNotFoundError, match=r"not saved a\.keras within -1 s"):
+        load_from_chief(driver.strategy, "a.keras", lambda: "old", seconds=-1.0)
+
+
+def test_the_chief_tells_each_save_and_waits_for_none(nothing_saved):
+    driver, told = peers_of_a_job(is_chief=True)
+    driver.calls = 2
+    saving._number(["d/a.keras", "d"], driver, is_done_here=True)
+    saving._number(["a.keras"], driver, is_done_here=True)
+    assert told == {"saved a.keras": (2 << 32) + 2, "saved d": (2 << 32) + 1}
+    assert load_from_chief(driver.strategy, "a.keras", lambda: "read") == "read"
+
+
+def test_a_save_of_several_parts_counts_once(nothing_saved, monkeypatch, tmp_path):
+    driver, told = peers_of_a_job(is_chief=True)
+    driver.storing = lambda *_: contextlib.nullcontext(True)
+    monkeypatch.setattr(saving, "driver_of", lambda _: driver)
+    part = saving._surrounded(lambda model, path: None, "save")
+    whole = saving._surrounded(lambda model, path: part(model, path), "save")
+    whole(object(), tmp_path / "a.keras")
+    assert told == {"saved a.keras": 1}
 
 
 @pytest.mark.parametrize(
-    ("path", "there", "left"),
+    ("path", "number"),
     [
-        ("/a/m.keras", {"/b"}, "/b/m.keras"),
-        ("/a/m.keras", {"/b", "/a/m.keras"}, None),
-        ("/a/m.keras", {"/a/m.keras"}, "/b/m.keras"),
-        ("/m.keras", {"/b", "/m.keras"}, "/b/m.keras"),
-        ("/a/other.keras", set(), None),
-        ("/b/m.keras", {"/b/m.keras"}, "/b/m.keras"),
+        ("/b/m.keras", 7),
+        ("/a/m.keras", 8),
+        ("/own/ckpt-1", 0),
+        ("/chief/ckpt-1", 9),
+        ("/a/other.keras", 0),
     ],
 )
-def test_the_file_that_the_chief_saves_for_a_worker(path, there, left):
-    assert left_as(path, {"/b/m.keras"}, there.__contains__) == left
+def test_the_save_of_the_chief_for_which_a_load_waits(path, number):
+    left = {"/b/m.keras": 7, "/c/m.keras": 8, "/own/ckpt-1": 0}
+    assert awaited(path, left, {"m.keras": 8, "ckpt-1": 9}) == number
 
 
-def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path):
+def test_what_a_worker_is_told_is_there_when_the_other_has_ended():
+    chief, other, gone = (tf_config.Task("worker", index) for index in range(3))
+    addresses = dict(zip((chief, other, gone), free_addresses(3), strict=True))
+    alone = tf.train.ClusterSpec({"worker": {1: addresses[other]}})
+    server = tf.distribute.Server(alone, "worker", 1)
+    board = Board(addresses, other)
+    assert board.told(["a", "b"]) == [-1, -1]
+    for number in (1, 2):
+        Board(addresses, chief).tell("a", number)
+        assert board.told(["a"]) == [number]
+    board.tell("a", 3)
+    assert board.told(["a"]) == [2]
+    del server
+
+
+def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path, nothing_saved):
     path = tmp_path / "never.keras"
     with pytest.raises(FileNotFoundError):
         load_from_chief(worker(1), path, path.read_text)
-
-
-def test_other_errors_of_a_load_are_not_tried_again(tmp_path):
-    path = tmp_path / "b.keras"
-    leave_to_chief(path)
-    path.write_text("")
-
-    def load():
-        raise ValueError("the layers differ")
-
-    with pytest.raises(ValueError, match="layers differ"):
-        load_from_chief(worker(1), path, load)

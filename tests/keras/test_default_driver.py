@@ -166,7 +166,7 @@ def test_a_driver_that_lacks_methods_is_named():
 def test_a_default_driver_has_all_that_the_patches_call():
     ours = {name for name in vars(DefaultDriver) if not name.startswith("_")}
     steps = {"train_step_function", "test_step_function"}
-    assert set(driver._METHODS) | {"in_unison"} == ours - steps
+    assert set(driver._METHODS) | {"in_unison", "calls"} == ours - steps
 
 
 class ListOfBatches(Local):

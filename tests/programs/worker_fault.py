@@ -62,4 +62,29 @@ if fault == "lone_rate":
         except ValueError as error:
             print(f"SAID {type(error).__name__}: {error}", file=sys.stderr)
     sys.exit()
+if fault == "lone_stop":
+
+    def stop(epoch, logs):
+        model.stop_training = True
+
+    def restore(logs):
+        model.set_weights([np.full_like(each, 7.0) for each in model.get_weights()])
+
+    def predict(batch, logs):
+        model.predict(x[:8], verbose=0)
+
+    for hooks in (
+        {"on_epoch_end": stop, "on_train_end": restore},
+        {"on_train_batch_end": predict},
+    ):
+        alone = keras.callbacks.LambdaCallback(**hooks)
+        callbacks = [alone] if index == victim else []
+        try:
+            fit = {"epochs": 3, "batch_size": 8, "verbose": 0}
+            history = model.fit(x[:64], x[:64, :1], callbacks=callbacks, **fit)
+            values = {float(each) for each in np.ravel(model.get_weights()[0])}
+            print(f"SAID {len(history.epoch)} epoch, {values}", file=sys.stderr)
+        except tfdist.LoneCallError as error:
+            print(f"SAID {type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit()
 model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])

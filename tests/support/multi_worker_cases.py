@@ -697,6 +697,27 @@ def saving_elsewhere(strategy):
 
 
 @case
+def saving_again(strategy):
+    """Three saves of one name. The chief is slow: the other worker loads before it saves."""
+    model, shared = small(strategy), Path(DIRECTORY, "again")
+    own = shared if strategy.is_chief else Path(DIRECTORY, "again_1")
+    own.mkdir(exist_ok=True)
+    shared.mkdir(exist_ok=True)
+    loaded = []
+    for version in range(3):
+        model.set_weights([np.full_like(w, version) for w in model.get_weights()])
+        loads = shared / f"loads_{version}"
+        if strategy.is_chief:
+            wait_until(loads.exists)
+            time.sleep(0.5)
+        model.save(own / "model.keras")
+        loads.touch()
+        of_chief = keras.models.load_model(shared / "model.keras")
+        loaded.append(float(of_chief.get_weights()[0].flat[0]))
+    return result(model, loaded=loaded)
+
+
+@case
 def backup(strategy):
     """Interrupted in epoch 2 of 4, and resumed from there."""
     mine, (x, y) = own_directory(strategy, "backup"), data(40)

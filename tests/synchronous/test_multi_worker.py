@@ -19,6 +19,7 @@ NOT_COMPARED = {
     *(f"kept_{each}" for each in cases.KINDS_OF_DATA),
     "outside_of_the_scope",
     "saving",
+    "saving_again",
     "saving_elsewhere",
     "unequal_data",
 }
@@ -114,6 +115,12 @@ def test_callbacks_decide_the_same_and_the_chief_alone_writes(found):
 def test_a_worker_that_saves_elsewhere_loads_the_chief_s(found):
     check_same_bits(found["saving_elsewhere"])
     assert all(worker["same"] for worker in found["saving_elsewhere"])
+
+
+def test_a_worker_loads_the_save_of_the_chief_that_is_its_own(found):
+    check_same_bits(found["saving_again"])
+    for worker in found["saving_again"]:
+        assert worker["loaded"] == [0.0, 1.0, 2.0]
 
 
 def test_the_chief_alone_saves_and_all_load(found):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import threading
 import types
 from pathlib import Path
@@ -17,6 +16,7 @@ import tf_config
 from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.peers import calls
 from tfdist.peers.shares import row_range
+from tfdist.peers.waits import Waits
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 from ..support.deadline import DEADLINE
@@ -136,90 +136,134 @@ def test_a_rate_that_a_callback_sets_on_one_worker_alone_is_refused_on_every_wor
             assert re.search(words, line), said
 
 
-@pytest.mark.parametrize(
-    ("call", "is_between_epochs", "is_of_keras", "timeout"),
-    [
-        (calls.BARRIER, False, False, 600.0),
-        (calls.BARRIER, True, False, None),
-        ("predict", True, False, 600.0),
-        ("evaluate", False, True, None),
-    ],
-)
-def test_a_lone_call_ends_where_others_may_wait_in_a_step(
-    call, is_between_epochs, is_of_keras, timeout
-):
-    class Extended:
-        worker_names, peer_timeout = WORKERS, 60.0
-
-        def gather_numbers(self, numbers, timeout):
-            waits.append(timeout)
-            return np.array([numbers, numbers])
-
-    waits = []
-    strategy = types.SimpleNamespace(
-        extended=Extended(), num_workers=2, has_one_script=False, checkpoints=None
-    )
-    driver = SynchronousDriver(strategy)
-    driver.agree(call)
-    with driver._within(), driver._alike(None, {"callbacks": []}) as updates:
-        updates.is_between_epochs = is_between_epochs
-        driver.agree(call, is_of_keras=is_of_keras)
-    assert waits == [None, timeout]
+@pytest.mark.cluster
+def test_all_workers_stop_with_one_and_none_waits_for_a_lone_call_in_a_step():
+    _, outputs = run("lone_stop", 0)
+    for output in outputs.values():
+        said = [line for line in output.splitlines() if line.startswith("SAID ")]
+        words = (
+            "LoneCallError: worker:0 calls predict, and worker:1 comes to a step of fit"
+        )
+        assert said[0] == "SAID 1 epoch, {7.0}", output
+        assert words in said[1]
+        assert "stop_training is set on worker:0 alone: all workers stop" in output
 
 
 WORKERS = ["worker:0", "worker:1"]
 
 
-def agreed(gather, ends=False, patience=60.0):
-    return calls.agree("predict", 7, WORKERS, gather, patience, ends)
+def agreed(gather, patience=60.0):
+    return calls.agree("predict", [7], WORKERS, gather, patience)
 
 
-def test_the_same_call_gathers_the_number_of_each_worker():
-    def gather(numbers, timeout):
-        assert timeout is None
+def test_the_same_call_gathers_the_numbers_of_each_worker():
+    def gather(numbers):
         return np.array([numbers, [numbers[0], 8]])
 
-    assert agreed(gather) == [7, 8]
+    assert agreed(gather).tolist() == [[7], [8]]
+
+
+def test_messages_of_other_calls_are_named():
+    def gather(numbers):
+        message = "Shape mismatch in the collective instance 91"
+        raise tf.errors.InternalError(None, None, message)
+
+    with pytest.raises(calls.LoneCallError, match="another worker has made a call"):
+        agreed(gather)
+
+
+class Boards:
+    """The board of all workers, without servers."""
+
+    def __init__(self):
+        self.told_to_all = {}
+
+    def tell(self, key, number):
+        self.told_to_all[key] = number
+
+    def told(self, keys):
+        return [self.told_to_all.get(each, -1) for each in keys]
+
+
+def waiting_at(monkeypatch, *points):
+    """Let each worker come to its points; return the error of each at the last one."""
+    monkeypatch.setattr("tfdist.peers.waits._LOOK_EVERY", 0.01)
+    boards, errors = Boards(), {}
+
+    def come(me, own):
+        aborted = threading.Event()
+        waits = Waits(boards, WORKERS, me, abort=lambda _: aborted.set())
+        try:
+            for each in own[:-1]:
+                with waits.at(each):
+                    pass
+            with waits.at(own[-1]):
+                assert aborted.wait(DEADLINE if is_deadlock else 0.3) == is_deadlock
+                raise RuntimeError("aborted")
+        except RuntimeError as error:
+            errors[me] = error
+
+    is_deadlock = len(points[0]) == len(points[1]) and points[0] != points[1]
+    threads = [threading.Thread(target=come, args=each) for each in enumerate(points)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return [errors[me] for me in sorted(errors)]
+
+
+def test_workers_that_wait_for_different_calls_fail(monkeypatch):
+    """Also where one of them takes a step, which no message precedes."""
+    steps = [calls.STEP] * 3
+    found = waiting_at(monkeypatch, [*steps, "predict"], [*steps, calls.STEP])
+    words = "worker:0 calls predict, and worker:1 comes to a step of fit"
+    assert len(found) == 2
+    for error in found:
+        assert isinstance(error, calls.LoneCallError)
+        assert words in str(error)
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (
-            tf.errors.DeadlineExceededError,
-            "in a callback, .*not called it within 600 s",
-        ),
-        (tf.errors.InternalError, "another worker has made a call"),
-    ],
+    "other", [[calls.STEP], [calls.STEP, "predict"], [calls.STEP] * 3]
 )
-def test_a_call_in_a_callback_that_others_do_not_make_ends(error, words):
-    def gather(numbers, timeout):
-        assert timeout == 600.0
-        is_late = error is tf.errors.DeadlineExceededError
-        message = (
-            "Collective has timed out during execution."
-            if is_late
-            else "Shape mismatch in the collective instance 91"
-        )
-        raise error(None, None, message)
+def test_a_worker_that_is_behind_is_waited_for(monkeypatch, other):
+    found = waiting_at(monkeypatch, [calls.STEP, "predict"], other)
+    assert [type(each) for each in found] == [RuntimeError] * 2
 
-    with pytest.raises(calls.LoneCallError, match=words):
-        agreed(gather, ends=True)
+
+def test_what_one_worker_has_counted_alone_is_forgotten_where_all_meet():
+    class Extended:
+        worker_names, peer_timeout = WORKERS, 60.0
+
+        def gather_numbers(self, numbers):
+            return np.array([numbers, [*numbers[:-1], 41]])
+
+    waits = Waits(Boards(), WORKERS, 0, abort=lambda _: None)
+    strategy = types.SimpleNamespace(
+        extended=Extended(),
+        num_workers=2,
+        has_one_script=False,
+        checkpoints=None,
+        waits=waits,
+    )
+    assert SynchronousDriver(strategy).agree("predict", 7) == [7, 7]
+    assert waits.count == 41
 
 
 def test_who_is_waited_for_is_said_meanwhile_and_afterwards(caplog):
     warned = threading.Event()
     caplog.handler.addFilter(lambda _: warned.set() or True)
 
-    def gather(numbers, timeout):
+    def gather(numbers):
         assert warned.wait(DEADLINE)
-        raise PeerLostError("worker:1 ended")
+        raise PeerLostError("worker:1 at 127.0.0.1:80 ended. Every step needs all")
 
     with pytest.raises(PeerLostError) as raised:
         agreed(gather, patience=0.01)
     assert "called predict, and waits for another one to call it" in caplog.text
-    if sys.version_info >= (3, 11):
-        assert "called predict, and waits for another" in raised.value.__notes__[0]
+    assert "called predict, and waits for another" in str(raised.value)
+    words = r"but worker:1 at 127\.0\.0\.1:80 ended\. If its script has come to its end: All"
+    assert re.search(words, str(raised.value))
 
 
 PEER = tf_config.Task("worker", 1)

@@ -23,12 +23,14 @@ class DefaultDriver:
         in_unison: Whether all replicas take part in every step. If so, the logs of a
             step cover everything since the epoch began, and Keras shows them as the
             epoch's. If not, Keras reads the metrics at the end of each epoch.
+        calls: How many calls that all workers make together this one has begun.
 
     Args:
         strategy: The strategy whose driver it is.
     """
 
     in_unison = False
+    calls = 0
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy: Any = strategy
@@ -75,7 +77,9 @@ class DefaultDriver:
         Returns:
             A `tf.data.Dataset`, or another iterable with an `element_spec`. Each epoch
             iterates over it again. If it has an attribute `num_batches`, that replaces
-            the adapter's number; None means unknown.
+            the adapter's number; None means unknown. Data that Keras cannot start again,
+            such as a generator, is read on from its last iterator, unless that has an
+            attribute `is_at_end` that is true.
         """
         return adapter.get_tf_dataset()
 
@@ -103,6 +107,10 @@ class DefaultDriver:
         if method == "fit" and (validates or arguments.get("validation_split")):
             # Keras would find out after an epoch that it cannot.
             self.test_function(model)
+        return contextlib.nullcontext()
+
+    def waiting(self, wait: str) -> contextlib.AbstractContextManager[None]:
+        """Surrounds `train_on_batch` and its kind, for which all workers may wait."""
         return contextlib.nullcontext()
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:

@@ -17,11 +17,12 @@ _METHODS = (
     "data",
     "build",
     "running",
+    "waiting",
     "steps",
     "storing",
     "join",
 )
-"""What the patches call. They read `in_unison` too."""
+"""What the patches call. They read `in_unison` and `calls` too."""
 
 
 def driver_of(strategy: Any) -> Any:

@@ -5,6 +5,7 @@ A patched method behaves as before unless the model's strategy supplies a `fit_d
 importing this module patches nothing.
 """
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -176,7 +177,6 @@ def _reset(driver: Any, keras_method: Callable[..., Any], model: Any) -> None:
 def _restart(
     driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> None:
-    del driver
     iterator = epoch_iterator._current_iterator
     keras_method(epoch_iterator)
     # A generator cannot start again, nor threads that read ahead of endless data. Keras
@@ -230,7 +230,9 @@ def _note_stage(owner: type, name: str, stage: str) -> None:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Also of a model that belongs to no strategy, since it was built before.
         check_not_lost(self.name, lambda: map(_tf.value_of, self.variables))
-        with building.in_stage(stage):
+        driver = driver_of(_strategy_of(self)) if name.endswith("_on_batch") else None
+        waiting = driver.waiting(name) if driver else contextlib.nullcontext()
+        with building.in_stage(stage), waiting:
             return keras_method(self, *args, **kwargs)
 
     setattr(owner, name, method)

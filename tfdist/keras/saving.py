@@ -4,20 +4,21 @@ Steps may be in flight when a callback saves at the end of a batch. If every tas
 the script, only one of them may write. Every way to save in Keras (`model.save`,
 `keras.saving.save_weights`, a callback) calls one of the functions below.
 
-A worker whose script saves and loads at once waits for the file that the chief saves: its
-own call of `save` has done nothing, and notes that the chief's does. So does a worker that
-saves to a directory of its own, as TensorFlow's guides do, and loads the chief's file of the
-same name. Without such a call, the error of the load says what to do.
+A worker whose script saves and loads at once waits until the chief has saved: its own call
+of `save` has done nothing. So does a worker that saves to a directory of its own, as
+TensorFlow's guides do, and loads the chief's file of the same name. Scripts save in the same
+order, so that both number the saves of a name alike, and the chief tells the number of each
+save that it has ended. Without such a call, the error of the load says what to do.
 """
 
 import contextlib
 import functools
 import inspect
 import os
-import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -39,12 +40,12 @@ _ERRORS = (
 _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
-_began = time.monotonic()
-"""When this process began: a file that is older is of another run."""
-_left_to_chief: set[str] = set()
-"""The paths that the script of this worker saves, and that were not loaded since."""
-_loaded: dict[str, float] = {}
-"""By its path, when a file was written that the chief's next one replaces."""
+_saves: dict[str, int] = {}
+"""By the name of a file, the number of the script's last save of it."""
+_left_to_chief: dict[str, int] = {}
+"""By its path, the save that this worker has left to the chief; 0 if it saved, too."""
+_is_within = ContextVar("is_within", default=False)
+"""Whether a save is part of another one."""
 
 
 def install() -> None:
@@ -117,99 +118,80 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         # While a graph is traced, nothing is saved yet.
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
-        with driver.storing(saved, operation) as is_done_here:
-            if not is_done_here:
-                leave_to_chief(path_of((saved, *args), kwargs))
-                return None
-            result = function(saved, *args, **kwargs)
-        is_other = not getattr(driver.strategy, "is_chief", True)
-        if operation == "checkpoint" and is_other and isinstance(result, str):
-            # Every worker writes one, and this one may load the chief's.
-            leave_to_chief(result)
-            leave_to_chief(os.path.dirname(result))
+        is_outermost, token = not _is_within.get(), _is_within.set(True)
+        result = None
+        try:
+            with driver.storing(saved, operation) as is_done_here:
+                if is_done_here:
+                    result = function(saved, *args, **kwargs)
+        finally:
+            _is_within.reset(token)
+        paths = [path_of((saved, *args), kwargs)] if own else []
+        if operation == "checkpoint" and isinstance(result, str):
+            # Every worker writes one, and may load the chief's.
+            paths = [result, os.path.dirname(result)]
+        if is_outermost:
+            _number(paths, driver, is_done_here)
         return result
 
     return surrounded
 
 
-def leave_to_chief(path: Any) -> None:
-    """Takes note that the script saves a file, which the chief alone writes."""
-    if key := _absolute(path):
-        _left_to_chief.add(key)
+def _number(paths: list[Any], driver: Any, is_done_here: bool) -> None:
+    """Numbers a save. The chief tells the others that it has ended."""
+    strategy = driver.strategy
+    if (board := getattr(strategy, "board", None)) is None:
+        return
+    for path in filter(None, map(_absolute, paths)):
+        name = os.path.basename(path)
+        number = _saves[name] = next_number(_saves.get(name, 0), driver.calls)
+        if strategy.is_chief:
+            board.tell(_key(name), number)
+        else:
+            _left_to_chief[path] = 0 if is_done_here else number
+
+
+def next_number(last: int, calls: int) -> int:
+    """Returns the number of a save, the same on the chief and on every other worker.
+
+    Callbacks of the chief alone save, too. So it is a count since the last call that all
+    workers made together, after the number of these calls.
+
+    >>> next_number(next_number(0, calls=3), calls=4) == next_number(0, calls=4)
+    True
+    """
+    return max(last, calls << 32) + 1
 
 
 def load_from_chief(
     strategy: Any, path: Any, load: Callable[[], Any], seconds: float = _SECONDS
 ) -> Any:
-    """Loads a file; waits, for `seconds` at most, if it was left to the chief."""
+    """Loads a file; waits, for `seconds` at most, if the chief is to save it."""
     key = _absolute(path)
     with explained(strategy, path):
-        left = left_as(key, _left_to_chief, os.path.exists)
-        if left is None:
-            return load()
-        began = _began_in(os.path.dirname(key))
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                written = _when_written(key)
-                if written <= _loaded.get(key, began):
-                    raise FileNotFoundError(f"{path} is older than the chief's save")
-                loaded = load()
-            except Exception as error:
-                # It is not there, or the chief is writing it.
-                if not _is_missing(error) or time.monotonic() > deadline:
-                    raise
+        number = awaited(key, _left_to_chief, _saves)
+        if number and not strategy.is_chief:
+            deadline = time.monotonic() + seconds
+            name = _key(os.path.basename(key))
+            while strategy.board.told([name])[0] < number:
+                if time.monotonic() > deadline:
+                    raise FileNotFoundError(
+                        f"the chief has not saved {path} within {seconds:g} s"
+                    )
                 time.sleep(_LOOK_EVERY)
-            else:
-                _left_to_chief.discard(left)
-                _loaded[key] = written
-                return loaded
+        return load()
 
 
-def left_as(
-    path: str, left: Collection[str], exists: Callable[[str], bool]
-) -> str | None:
-    """Returns the path that a script has saved, given the one that it loads; else None.
+def awaited(path: str, left: Mapping[str, int], saves: Mapping[str, int]) -> int:
+    """Returns the number of the chief's save for which a load waits; 0 for none.
 
-    A worker that saves to a directory of its own has saved the chief's file of the same
-    name if there is no such file yet, or if its own directory is within that of the
-    chief's file or was removed since: an old file would be one of an earlier run.
+    A worker that saves to a directory of its own loads the chief's file of the same name.
     """
-    if path in left:
-        return path
-    directory, name = os.path.split(path)
-    for each in left:
-        own, its_name = os.path.split(each)
-        is_own = not exists(own) or own.startswith(os.path.join(directory, ""))
-        if its_name == name and (is_own or not exists(path)):
-            return each
-    return None
+    return left.get(path, saves.get(os.path.basename(path), 0))
 
 
-def _began_in(directory: str) -> float:
-    """Returns when this process began, by the clock that dates a directory's files.
-
-    A file server's clock may differ from that of this host.
-    """
-    elapsed = time.monotonic() - _began
-    if not os.path.isdir(directory):
-        # All files that will be there are new.
-        return 0.0
-    try:
-        with tempfile.NamedTemporaryFile(prefix=".tfdist-", dir=directory) as probe:
-            return os.fstat(probe.fileno()).st_mtime - elapsed
-    except PermissionError:
-        # Nothing else tells the time of a directory that this worker only reads.
-        return time.time() - elapsed
-
-
-def _when_written(path: str) -> float:
-    # A checkpoint, an exported model and a directory of checkpoints are complete with
-    # these. TensorFlow's own `stat` knows the second alone, in which a file may be saved
-    # twice.
-    files = [f"{path}.index", f"{path}/saved_model.pb", f"{path}/checkpoint"]
-    missing = files[-1] if os.path.isdir(path) else path
-    return os.stat(next(filter(os.path.exists, files), missing)).st_mtime_ns / 1e9
+def _key(name: str) -> str:
+    return f"saved {name}"
 
 
 def _absolute(path: Any) -> str:

@@ -75,6 +75,11 @@ class LocalUpdateDriver(DefaultDriver):
         self._calls: list[_Call] = []
         self._logs: EpochLogs | None = None
 
+    @property
+    def calls(self) -> int:  # type: ignore[override]
+        """The number of the `fit` that comes next, or is under way, and if it is."""
+        return 2 * self._fits - bool(self._calls)
+
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Returns the function that trains this worker's model."""
         step = building.step_of(model, building.TRAIN)

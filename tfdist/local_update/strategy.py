@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster import status
+from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     JoinsOnce,
@@ -143,6 +144,7 @@ class LocalUpdateStrategy(
             rejoining,
             self._settings,
         )
+        self.board = Board(addresses(config), config.task)
         status.publish(config, mailboxes.server)
 
     @property

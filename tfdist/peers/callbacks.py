@@ -63,11 +63,14 @@ class StartAsTheChief(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Copies the state that earlier callbacks may have restored."""
-        model = self.model
-        agreement.check_model(model, self._peers)
-        optimizer = model.optimizer
-        variables = [*model.variables, *(optimizer.variables if optimizer else ())]
-        unique = list({id(each): each for each in variables}.values())
-        self._peers.copy_from_chief(unique)
-        epoch = self._peers.gather_numbers([model._initial_epoch or 0])
-        model._initial_epoch = int(epoch[0, 0])
+        agreement.check_model(self.model, self._peers)
+        copy_from_chief(self.model, self._peers)
+        epoch = self._peers.gather_numbers([self.model._initial_epoch or 0])
+        self.model._initial_epoch = int(epoch[0, 0])
+
+
+def copy_from_chief(model: Any, peers: Peers) -> None:
+    """Sets the variables of a model and of its optimizer to those of the chief."""
+    optimizer = model.optimizer
+    variables = [*model.variables, *(optimizer.variables if optimizer else ())]
+    peers.copy_from_chief(list({id(each): each for each in variables}.values()))

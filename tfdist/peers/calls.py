@@ -9,28 +9,31 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._refusal import advise
+from tfdist.liveness.peers import WHAT_TO_DO, PeerLostError
 
 _log = logging.getLogger("tfdist")
 
 BARRIER = "strategy.barrier()"
-_OF_FIT = EPOCH, END_OF_FIT = "the next epoch of fit", "the end of fit"
-CALLS = (BARRIER, "fit", "evaluate", "predict", *_OF_FIT)
-_TO_GIVE_UP = 10
-"""How many times as long as until the warning a call in a callback waits.
+EPOCH, END_OF_EPOCH = "the next epoch of fit", "the end of an epoch of fit"
+END_OF_FIT, STEP = "the end of fit", "a step of fit, evaluate or predict"
+CALLS = (BARRIER, "fit", "evaluate", "predict", EPOCH, END_OF_EPOCH, END_OF_FIT)
+WAITS = (*CALLS, STEP, "train_on_batch", "test_on_batch", "predict_on_batch")
+"""For what a worker waits for all others."""
 
-Another worker may be busy with what it does alone, such as a save.
-"""
+_PLACES = (EPOCH, END_OF_EPOCH, END_OF_FIT, STEP)
+# The program has not called them, and one worker may save for long before.
+_QUIET = (EPOCH, END_OF_EPOCH)
 
-_REMEDY = (
+REMEDY = (
     "All workers run a model of a strategy together: make the same calls of fit, evaluate, "
-    "predict and strategy.barrier() on every worker, in the same order, also in callbacks. "
-    "To evaluate or predict on one worker alone, use a copy that belongs to no strategy, "
-    "made outside of strategy.scope(): copy = keras.models.clone_model(model), and "
-    "copy.set_weights(model.get_weights())"
+    "predict, train_on_batch and strategy.barrier() on every worker, in the same order, "
+    "also in callbacks. To evaluate or predict on one worker alone, use a copy that "
+    "belongs to no strategy, made outside of strategy.scope(): copy = "
+    "keras.models.clone_model(model), and copy.set_weights(model.get_weights())"
 )
 
-# In TensorFlow's errors: one message meets another, or none in time.
-_NOT_MET = ("mismatch in the collective", "Collective has timed out")
+# In TensorFlow's errors: one message meets another.
+_NOT_MET = "mismatch in the collective"
 
 
 class LoneCallError(RuntimeError):
@@ -39,58 +42,55 @@ class LoneCallError(RuntimeError):
 
 def agree(
     call: str,
-    number: int,
+    numbers: Sequence[int],
     workers: Sequence[str],
-    gather: Callable[..., Any],
+    gather: Callable[[list[int]], Any],
     patience: float,
-    ends: bool,
-) -> list[int]:
+) -> Any:
     """Checks that all workers begin the same call.
 
-    Cost: a message of 16 bytes per worker.
+    Cost: a message of 8 bytes per worker, and 8 for each number.
 
     Args:
         call: One of `CALLS`.
-        number: Passed to the other workers.
+        numbers: Passed to the other workers.
         workers: The names of all workers.
         gather: Returns the integers of all workers, a row per worker, given this
-            worker's and after how many seconds to fail, or None.
+            worker's.
         patience: After how many seconds to warn that other workers are missing.
-        ends: Whether to fail after ten times as long. Where all workers are within `fit`,
-            the others may wait for this one in a step.
 
     Returns:
-        The number of each worker.
+        The numbers of all workers, a row per worker.
 
     Raises:
-        LoneCallError: If another worker begins another call, or none in that time.
+        LoneCallError: If another worker begins another call.
+        PeerLostError: If another worker has ended.
     """
     waits = _waits(call)
-    # The program has not called an epoch, and one worker may save for long before.
-    quiet = contextlib.nullcontext()
-    warning = quiet if call == EPOCH else _warning(f"{waits}. {_REMEDY}", patience)
-    timeout = _TO_GIVE_UP * patience if ends else None
+    is_quiet = call in _QUIET
+    warning = _warning(f"{waits}. {REMEDY}", patience)
     try:
-        with naming_lone_calls(), warning:
-            table = gather([CALLS.index(call), number], timeout)
-    except LoneCallError as error:
-        if not isinstance(error.__cause__, tf.errors.DeadlineExceededError):
+        with naming_lone_calls(), contextlib.nullcontext() if is_quiet else warning:
+            table = gather([CALLS.index(call), *numbers])
+    except PeerLostError as error:
+        if is_quiet:
             raise
-        raise LoneCallError(
-            f"this worker has called {call} in a callback, and another worker has not "
-            f"called it within {timeout:g} s. {_REMEDY}"
-        ) from None
+        lost = str(error).partition(". ")[0]
+        raise PeerLostError(
+            f"{waits}, but {lost}. If its script has come to its end: {REMEDY}. If it "
+            f"failed: {WHAT_TO_DO}"
+        ).with_traceback(error.__traceback__) from None
     except Exception as error:
-        if call != EPOCH:
-            advise(error, f"When this was raised, {waits}. {_REMEDY}")
+        if not is_quiet:
+            advise(error, f"When this was raised, {waits}. {REMEDY}")
         raise
     if words := differing([int(code) for code in table[:, 0]], workers):
-        raise LoneCallError(f"{words}. {_REMEDY}")
-    return [int(each) for each in table[:, 1]]
+        raise LoneCallError(f"{words}. {REMEDY}")
+    return table[:, 1:]
 
 
 def _waits(call: str) -> str:
-    did, do = ("come to", "come there") if call in _OF_FIT else ("called", "call it")
+    did, do = ("come to", "come there") if call in _PLACES else ("called", "call it")
     return f"this worker has {did} {call}, and waits for another one to {do}, too"
 
 
@@ -107,15 +107,15 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
     parts = []
     for code in dict.fromkeys(codes):
         names = [name for name, its in zip(workers, codes, strict=True) if its == code]
-        verb, to = ("come", " to") if CALLS[code] in _OF_FIT else ("call", "")
+        verb, to = ("come", " to") if WAITS[code] in _PLACES else ("call", "")
         verb += "s" if len(names) == 1 else ""
-        parts.append(f"{', '.join(names)} {verb}{to} {CALLS[code]}")
+        parts.append(f"{', '.join(names)} {verb}{to} {WAITS[code]}")
     return ", and ".join(parts)
 
 
 @contextlib.contextmanager
 def naming_lone_calls() -> Iterator[None]:
-    """Turns TensorFlow's errors of messages that do not meet into a `LoneCallError`.
+    """Turns TensorFlow's error of messages that do not meet into a `LoneCallError`.
 
     Raises:
         LoneCallError: If another worker is not within the same call.
@@ -123,11 +123,11 @@ def naming_lone_calls() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if not any(each in error.message for each in _NOT_MET):
+        if _NOT_MET not in error.message:
             raise
         raise LoneCallError(
             "another worker has made a call that this worker does not make at the same "
-            f"time, such as predict in a callback. {_REMEDY}"
+            f"time, such as predict in a callback. {REMEDY}"
         ) from error
 
 

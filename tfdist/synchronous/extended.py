@@ -273,11 +273,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     # collective.
     def _start_check_health_thread(self) -> None:
         cluster, here = self._config.cluster, self._config.task
-        peers = {
-            task: cluster.address(task)
-            for task in cluster.tasks()
-            if task.job in ("chief", "worker") and task != here
-        }
+        self.addresses = {task: cluster.address(task) for task in self._tasks}
+        peers = {task: at for task, at in self.addresses.items() if task != here}
         wait_for(
             peers,
             self._startup_timeout,

@@ -8,12 +8,14 @@ import tensorflow as tf
 import tf_config
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.cluster import status
+from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     check_eager,
     resolver_of,
     worker_config_of,
 )
+from tfdist.peers.waits import Waits
 from tfdist.synchronous.extended import MultiWorkerExtended
 from tfdist.synchronous.strategy import (
     WHOLE_BATCH_BYTES,
@@ -87,6 +89,10 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         super().__init__(
             extended, resolver, whole_batch, whole_batch_bytes, replica_loss
         )
+        self.board = Board(extended.addresses, config.task)
+        names, me = extended.worker_names, extended.worker_index
+        if len(names) > 1:
+            self.waits = Waits(self.board, names, me)
         status.publish_here(config)
 
     @property

@@ -9,6 +9,7 @@ from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.membership import JoinsOnce
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.peers import calls
+from tfdist.peers.waits import Waits
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 WHOLE_BATCH_BYTES = 1 << 28
@@ -62,6 +63,9 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 
     copies_may_differ = False
     """Whether a step failed on some replicas while others wrote their variables."""
+
+    waits: Waits | None = None
+    """The points at which workers wait for each other, if each runs the script."""
 
     # TensorFlow's extended reads the first number of its collectives from its strategy.
     _collective_key_base = 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -25,6 +26,8 @@ from tfdist.synchronous.fit.model_functions import runs_eagerly
 from tfdist.synchronous.fit.steps import ReplicaPredictions, ReplicaSteps
 from tfdist.synchronous.fit.stride import CommonStride
 
+_log = logging.getLogger("tfdist")
+
 # Of the current call of `fit` or `evaluate`; None for one step at a time.
 _stride: ContextVar[CommonStride | None] = ContextVar("stride", default=None)
 
@@ -44,41 +47,59 @@ class _ScriptPeers:
         self.distribute_shares = strategy.distribute_shares
 
 
-class _SameUpdates:
-    """Checks of a `fit` that all workers update the model alike.
+class _Epochs:
+    """Checks of a `fit` that all workers update the model alike, and stop together.
 
     A callback may set what no step exchanges, such as the learning rate, on some workers.
 
-    Cost: a message of 16 bytes per worker in each epoch.
+    Cost: two messages of 16 bytes per worker in each epoch.
     """
 
     def __init__(self, driver: "SynchronousDriver", model: Any) -> None:
         self._driver, self._model = driver, model
         self._last: dict[str, str] = {}
-        self.is_between_epochs = True
+        self._stopped_alone = False
 
     def around(self, given: list[Any]) -> list[Any]:
         """Returns the callbacks of `fit`, with those that check."""
-        first = keras.callbacks.LambdaCallback(on_epoch_end=self._end_epoch)
-        last = keras.callbacks.LambdaCallback(on_epoch_begin=self._begin_epoch)
+        first = keras.callbacks.LambdaCallback(on_epoch_end=self._end_updates)
+        last = keras.callbacks.LambdaCallback(
+            on_epoch_begin=self._begin_epoch, on_epoch_end=self._end_epoch
+        )
         return [first, *given, last]
 
     def _begin_epoch(self, epoch: int, logs: Any = None) -> None:
         self._check(calls.EPOCH, checksums.of_updates(self._model))
-        self.is_between_epochs = False
 
-    def _end_epoch(self, epoch: int, logs: Any = None) -> None:
-        self.is_between_epochs = True
+    def _end_updates(self, epoch: int, logs: Any = None) -> None:
         # What callbacks set from now on decides no update of this epoch, and the next
         # `fit` begins as the chief.
         self._last = checksums.of_updates(self._model)
 
+    def _end_epoch(self, epoch: int, logs: Any = None) -> None:
+        stops = self._driver.agree(calls.END_OF_EPOCH, int(self._model.stop_training))
+        if any(stops) and not all(stops):
+            self._stopped_alone = self._model.stop_training = True
+            names = self._driver.strategy.extended.worker_names
+            on = [name for name, stop in zip(names, stops, strict=True) if stop]
+            _log.warning(
+                "model.stop_training is set on %s alone: all workers stop after epoch %d, "
+                "and end with the weights of %s. To decide on every worker, give each the "
+                "callback: all of them see the same logs",
+                ", ".join(on),
+                epoch + 1,
+                names[0],
+            )
+
     def end_fit(self) -> None:
         """Checks the last epoch, when every worker has come here."""
         self._check(calls.END_OF_FIT, self._last)
+        if self._stopped_alone:
+            # The callback may have restored other weights.
+            callbacks.copy_from_chief(self._model, self._driver.peers)
 
     def _check(self, call: str, mine: dict[str, str]) -> None:
-        agree = functools.partial(self._driver.agree, call, is_of_keras=True)
+        agree = functools.partial(self._driver.agree, call)
         agreement.check_updates(mine, self._driver.peers, agree)
 
 
@@ -89,8 +110,6 @@ class SynchronousDriver(DefaultDriver):
 
     def __init__(self, strategy: Any) -> None:
         super().__init__(strategy)
-        self._is_within = False
-        self._updates: _SameUpdates | None = None
         self._keeper = Keeper(
             strategy.checkpoints, lambda: strategy.extended, self.join
         )
@@ -162,74 +181,66 @@ class SynchronousDriver(DefaultDriver):
             naming_lost_peers(extended.lost_peers),
             extended.call(),
         ):
+            given = callbacks_of(arguments)
+            stage = building.STAGES[method] if method != "predict" else None
+            one_by_one = (
+                stage is None or runs_eagerly(model) or sees_batches(given, stage)
+            )
+            one_by_one = any(self.agree(method, int(one_by_one)))
             with contextlib.ExitStack() as stack:
                 if method == "fit":
-                    self.agree(method)
                     agreement.check_arguments(arguments, self.peers)
                     stack.enter_context(self._keeping(model, arguments))
-                    updates = stack.enter_context(self._alike(model, arguments))
-                stack.enter_context(self._together(model, method, arguments))
-                stack.enter_context(self._within())
+                    epochs = self._with_checks(model, arguments)
+                stack.enter_context(self._together(one_by_one))
                 yield
             if method == "fit":
                 # After `fit`, every worker may load what the chief's callbacks wrote.
-                updates.end_fit()
+                epochs.end_fit()
 
     @property
     def _needs_to_agree(self) -> bool:
         return self.strategy.num_workers > 1 and not self.strategy.has_one_script
 
-    def agree(self, call: str, number: int = 0, is_of_keras: bool = False) -> list[int]:
+    def agree(self, call: str, number: int = 0) -> list[int]:
         """Checks that all workers begin the same call. Returns the number of each.
 
         Args:
             call: One of `calls.CALLS`.
             number: This worker's.
-            is_of_keras: Whether `fit` makes the call, and no callback.
 
         Raises:
             LoneCallError: If another worker begins another call.
         """
         if not self._needs_to_agree:
             return [number]
+        self.calls += 1
         extended = self.strategy.extended
-        # A barrier between epochs is there to wait for what another worker does alone,
-        # such as a save. Within an epoch, the others wait for this worker in a step.
-        may_wait = self._updates is not None and self._updates.is_between_epochs
-        may_wait = is_of_keras or (may_wait and call == calls.BARRIER)
-        ends = self._is_within and not may_wait
-        return calls.agree(
-            call,
-            number,
-            extended.worker_names,
-            extended.gather_numbers,
-            extended.peer_timeout,
-            ends,
-        )
+        names, gather = extended.worker_names, extended.gather_numbers
+        with (waits := self.strategy.waits).at(call):
+            numbers = [number, waits.count]
+            table = calls.agree(call, numbers, names, gather, extended.peer_timeout)
+        # One worker may have counted what made no other wait.
+        waits.count = int(table[:, 1].max())
+        mine: list[int] = table[:, 0].tolist()
+        return mine
 
-    @contextlib.contextmanager
-    def _within(self) -> Iterator[None]:
-        before, self._is_within = self._is_within, True
-        try:
-            yield
-        finally:
-            self._is_within = before
+    def waiting(self, wait: str) -> contextlib.AbstractContextManager[None]:
+        """Surrounds a wait for all workers, one of `calls.WAITS`."""
+        waits = self.strategy.waits
+        return contextlib.nullcontext() if waits is None else waits.at(wait)
 
-    @contextlib.contextmanager
-    def _alike(self, model: Any, arguments: dict[str, Any]) -> Iterator[_SameUpdates]:
-        """Adds callbacks to those of this worker, and yields what checks its updates."""
-        before, self._updates = self._updates, _SameUpdates(self, model)
+    def _with_checks(self, model: Any, arguments: dict[str, Any]) -> _Epochs:
+        """Adds callbacks to those of this worker; returns what has them."""
+        epochs = _Epochs(self, model)
         if self._needs_to_agree:
             given = callbacks_of(arguments)
-            around = self._updates.around(given)
+            around = epochs.around(given)
             if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
                 given[:] = around
             else:
                 arguments["callbacks"] = around
-        try:
-            yield self._updates
-        finally:
-            self._updates = before
+        return epochs
 
     @contextlib.contextmanager
     def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
@@ -247,27 +258,15 @@ class SynchronousDriver(DefaultDriver):
             yield
 
     @contextlib.contextmanager
-    def _together(
-        self, model: Any, method: str, arguments: dict[str, Any]
-    ) -> Iterator[None]:
+    def _together(self, one_by_one: bool) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch.
 
         All workers have to run the same functions: each takes steps one by one if a
         callback of another worker sees them.
-
-        Cost: a message of 8 or 16 bytes per worker.
         """
-        given = callbacks_of(arguments)
-        stage = building.STAGES[method] if method != "predict" else None
-        one_by_one = stage is None or runs_eagerly(model) or sees_batches(given, stage)
         gather = self.strategy.extended.gather_numbers
-        if method == "fit":
-            any_one_by_one = gather([one_by_one]).any()
-        else:
-            is_of_keras = bool(arguments.get("_use_cached_eval_dataset"))
-            any_one_by_one = any(self.agree(method, int(one_by_one), is_of_keras))
         stride = None
-        if not any_one_by_one:
+        if not one_by_one:
             stride = CommonStride(lambda mine: int(gather([mine]).max()))
         token = _stride.set(stride)
         try:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
+from tfdist.peers import calls
 from tfdist.peers.input import ShardedIterator
 from tfdist.synchronous.fit.metric_results import MetricResults, flat_logs
 from tfdist.synchronous.fit.model_functions import ModelFunctions, runs_eagerly
@@ -54,7 +55,8 @@ class ReplicaSteps(ModelFunctions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self.naming_errors(data.structure.has_fixed_rows):
+        waiting = self.strategy.fit_driver.waiting(calls.STEP)
+        with waiting, self.naming_errors(data.structure.has_fixed_rows):
             try:
                 ran, logs = self._next_steps(data)
             except tf.errors.OpError:
@@ -236,7 +238,8 @@ class ReplicaPredictions(ModelFunctions):
             StopIteration: If the data of all workers has ended.
             PeerLostError: If another task ended or does not respond.
         """
-        with self.naming_errors(data.structure.has_fixed_rows):
+        waiting = self.strategy.fit_driver.waiting(calls.STEP)
+        with waiting, self.naming_errors(data.structure.has_fixed_rows):
             ran, outputs = self._on_shares(data)(data.values)
             if not int(ran):
                 raise StopIteration

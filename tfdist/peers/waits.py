@@ -1,0 +1,104 @@
+"""The points at which this worker waits for all others, and who waits elsewhere.
+
+All workers come to the same points in the same order. So two workers whose points have one
+number, and are not the same, wait for each other forever: no clock has to tell.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tfdist import _tf
+from tfdist.cluster.board import Board
+from tfdist.peers.calls import REMEDY, WAITS, LoneCallError, differing
+
+_LOOK_EVERY = 1.0  # seconds
+_BITS = 8
+
+
+class Waits:
+    """Numbers the points, and fails a wait that cannot end.
+
+    A worker that has waited for a second tells the others at which point.
+
+    Cost: nothing but a number, and a message to each other worker after a second.
+
+    Attributes:
+        count: To how many points this worker has come.
+
+    Args:
+        board: Tells the others numbers.
+        names: The names of all workers.
+        me: The index of this one.
+        abort: Fails what this process waits for, given a reason.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        names: Sequence[str],
+        me: int,
+        abort: Callable[[str], None] = _tf.abort_collectives,
+    ) -> None:
+        self._board, self._names, self._me, self._abort = board, names, me, abort
+        self.count = 0
+        self._here: int | None = None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextlib.contextmanager
+    def at(self, wait: str) -> Iterator[None]:
+        """Surrounds a wait for all workers: one of `calls.WAITS`.
+
+        Raises:
+            LoneCallError: If another worker waits for something else.
+        """
+        self.count += 1
+        before, self._here = self._here, self.count << _BITS | WAITS.index(wait)
+        try:
+            yield
+        except StopIteration:
+            raise
+        except Exception:
+            if words := self._elsewhere(self._here):
+                raise LoneCallError(words) from None
+            raise
+        finally:
+            self._here = before
+
+    def _watch(self) -> None:
+        last = told = None
+        stopped = threading.Event()
+        while not stopped.wait(_LOOK_EVERY):
+            last, here = self._here, last
+            if here is None or here != last:
+                continue
+            if here != told:
+                self._board.tell(f"waits {self._me}", here)
+                told = here
+            if words := self._elsewhere(here):
+                self._abort(words)
+                return
+
+    def _elsewhere(self, here: int) -> str:
+        keys = [f"waits {index}" for index in range(len(self._names))]
+        told = dict(zip(self._names, self._board.told(keys), strict=True))
+        return elsewhere(told | {self._names[self._me]: here}, here)
+
+
+def elsewhere(points: Mapping[str, int], here: int) -> str:
+    """Returns who waits where, or '' if nobody waits at another point of one number.
+
+    >>> elsewhere({"worker:0": 0x103, "worker:1": 0x103, "worker:2": -1}, 0x103)
+    ''
+    >>> elsewhere({"worker:0": 0x103, "worker:1": 0x202}, 0x103)
+    ''
+    >>> elsewhere({"worker:0": 0x103, "worker:1": 0x102}, 0x103).partition(". ")[0]
+    'worker:0 calls predict, and worker:1 calls evaluate'
+    """
+    waits = {
+        name: point & ((1 << _BITS) - 1)
+        for name, point in points.items()
+        if point >> _BITS == here >> _BITS
+    }
+    words = differing(list(waits.values()), list(waits))
+    return f"{words}. {REMEDY}" if words else ""
