@@ -222,6 +222,8 @@ def test_an_interrupt_ends_function_and_cluster(launcher, tmp_path):
         env={**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": launcher.mark},
         stdout=subprocess.PIPE,
         text=True,
+        # Tests that a shell runs in the background ignore interrupts, as do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with process:
         for line in process.stdout:

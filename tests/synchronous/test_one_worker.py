@@ -275,3 +275,24 @@ def test_the_chief_sends_no_zeros(strategy, monkeypatch):
     for each in (model.weights[1], *optimizer.variables[2:]):
         copies = strategy.experimental_local_results(each.value)
         np.testing.assert_array_equal(copies, np.zeros((REPLICAS, *each.shape)))
+
+
+def test_a_step_asks_once_whether_its_rows_count(strategy):
+    graphs = []
+
+    class Noting(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            graphs.append(tf.compat.v1.get_default_graph())
+            return logs
+
+    with strategy.scope():
+        model = Noting(
+            [keras.Input((1,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((ROWS, ROWS)).batch(5)
+    model.fit(data, verbose=0)
+    operations = graphs[-1].get_operations()
+    assert sum("Collective" in op.type for op in operations) == REPLICAS
+    assert sum(op.type.endswith("If") for op in operations) == REPLICAS

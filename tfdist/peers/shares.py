@@ -125,12 +125,12 @@ def rows_of_replicas(
     def split(*batch: Any) -> tuple[Any, ...]:
         present = structure.flatten(as_element(batch))
         total = row_count(present[0])
-        return tuple(slice_rows(present, total, replicas, each) for each in mine)
+        parts = tuple(slice_rows(present, total, replicas, each) for each in mine)
+        return parts if len(mine) > 1 else parts[0]
 
     parts = dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE)
     if len(mine) == 1:
-        # Only unpacks the tuple of one part.
-        return parts.map(lambda part: part)
+        return parts
 
     def one_by_one(*parts: Any) -> tf.data.Dataset:
         elements = [tf.data.Dataset.from_tensors(part) for part in parts]
@@ -150,6 +150,8 @@ def slice_rows(
     the others wait for it in their collectives; and a model may fail on a batch of no
     rows, or return NaN for it.
     """
+    if replicas == 1:
+        return total, total, tuple(map(_all_rows, present))
     first, *others = present
     begin, end = row_range(total, replicas, replica)
     count = end - begin
@@ -182,12 +184,16 @@ def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
     return value[begin:end]
 
 
+def _all_rows(value: Any) -> Any:
+    # Slicing makes a static number of rows unknown. The kinds of numbers are read from
+    # the unknown dimension, and one signature fits the batches of all workers.
+    return _slice(value, int64(0), row_count(value))
+
+
 def whole_batch(
     present: tuple[Any, ...], total: int | None
 ) -> tuple[tf.Tensor, tf.Tensor, tuple[Any, ...]]:
     """Returns all rows of a batch of a worker's own, with the total if it is known."""
-    # Slicing makes a static number of rows unknown. The kinds of numbers are read from
-    # the unknown dimension, and one signature fits the batches of all workers.
     counts = [row_count(value) for value in present]
     count = counts[0]
     equal = [
@@ -195,7 +201,7 @@ def whole_batch(
         for each in counts[1:]
     ]
     with tf.control_dependencies(equal):
-        rows = tuple(_slice(value, int64(0), count) for value in present)
+        rows = tuple(map(_all_rows, present))
     return count, int64(TO_BE_SUMMED if total is None else total), rows
 
 

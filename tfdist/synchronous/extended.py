@@ -163,6 +163,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def _sum_over_workers(
         self, array: np.ndarray, timeout: float | None = None
     ) -> np.ndarray:
+        if len(self._tasks) == 1:
+            return array
         # One CPU per worker. In TensorFlow's own groups, workers with unequal numbers of
         # devices would wait for each other in different groups, without an error.
         with (
@@ -189,6 +191,8 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         Unlike `ReplicaContext.all_reduce`, it does not make the threads of a worker's
         replicas wait for each other, so it also works inside a condition.
         """
+        if self._num_replicas_in_sync == 1:
+            return [tf.identity(each) for each in values]
         note_shapes(values)
         reduce_op = tf.distribute.ReduceOp.SUM
         with exchanging():

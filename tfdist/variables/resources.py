@@ -33,31 +33,53 @@ class Resource:
         with tf.init_scope(), tf.device(device):
             make = getattr(tf.raw_ops, kind)
             self.handle = make(container="", shared_name=name, **attributes)
-        # Not at exit: the ps may be gone, and end with the job.
-        weakref.finalize(self, _destroy_later, self.handle, device).atexit = False
+        _later(self, device, _destroy, self.handle)
 
 
-def _destroy_later(handle: tf.Tensor, device: str) -> None:
-    # The garbage collector may run in any thread, at any time; a ps may not answer.
-    _unused.put((handle, device))
+def release_with(owner: Any, variable: tf.Variable) -> None:
+    """Gives the memory of a ps's variable back once a Python object is gone.
+
+    TensorFlow keeps the handle that a function has captured for ever, and with it the
+    value, after the variable, the function and its graph are gone.
+    """
+    _later(owner, variable.device, _empty, variable.handle, variable.dtype)
+
+
+def _later(owner: Any, device: str, release: Callable[..., Any], *args: Any) -> None:
+    # Not at exit: the ps may be gone, and end with the job. The garbage collector may run
+    # in any thread, at any time, and a ps may not answer.
+    weakref.finalize(owner, _put, device, release, args).atexit = False
+
+
+def _put(*release: Any) -> None:
+    _unused.put(release)
     if not _deletion:
-        _deletion.append(threading.Thread(target=_destroy, daemon=True))
+        _deletion.append(threading.Thread(target=_release, daemon=True))
         _deletion[0].start()
 
 
-def _destroy() -> None:
+def _release() -> None:
     # On the shared executor, what a ps does not answer holds up all threads.
     with _tf.executor_scope(_tf.new_executor()):
         while True:
-            handle, device = _unused.get()
+            device, release, args = _unused.get()
             # A ps that cannot be reached has lost it anyway.
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
-                tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+                release(*args)
             # While this thread waits for the next one, it must not keep the last.
-            del handle
+            del args
 
 
-_unused: queue.SimpleQueue[tuple[tf.Tensor, str]] = queue.SimpleQueue()
+def _destroy(handle: tf.Tensor) -> None:
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _empty(handle: tf.Tensor, dtype: tf.DType) -> None:
+    # A variable without a name is no resource that could be destroyed: its handles own it.
+    tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
+
+
+_unused: queue.SimpleQueue[Any] = queue.SimpleQueue()
 _deletion: list[threading.Thread] = []
 
 

@@ -19,6 +19,7 @@ from tfdist import _tf
 from tfdist.variables import narrowing
 from tfdist.variables.increment import NotAdditiveError, increment
 from tfdist.variables.reserved_rows import refusal_of
+from tfdist.variables.resources import release_with
 
 
 class ParameterServerVariable(_tf.CachingVariable):
@@ -52,6 +53,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         beside: Any = None,
     ) -> None:
         super().__init__(variable)
+        release_with(self, variable)
         self._num_workers = num_workers
         # A shard is created as not trainable, or a tape would watch it besides the
         # whole variable.

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers.input import Totals
-from tfdist.peers.shares import row_count, slice_rows
+from tfdist.peers.shares import int64, row_count, slice_rows
 from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.replica.computation import tracing
 from tfdist.synchronous.replica.step import ReplicaStep
@@ -97,6 +97,8 @@ class ShareFunction:
 
     def _summed(self, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the number of all examples, and the last replica that has some."""
+        if self._strategy.num_replicas_in_sync == 1:
+            return self._strategy.experimental_local_results(count)[0], int64(0)
 
         @_as_written
         def in_place(count: tf.Tensor) -> tf.Tensor:
@@ -166,7 +168,7 @@ def _this_step(
         count,
         total,
         structure.has_varying_rows,
-        has_rows,
+        has_rows or context.num_replicas_in_sync == 1,
         kinds,
         whole_batch=context.strategy.whole_batch,
         is_mean=context.strategy.replica_loss == "mean",

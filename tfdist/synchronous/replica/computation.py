@@ -180,7 +180,7 @@ class ReplicaComputation(WholeBatchComputation):
         weights = weigh("sum")
         mask = tf.cast(tf.convert_to_tensor(mask), weights.dtype)
         sums = [tf.reduce_sum(tf.ones_like(mask)), tf.reduce_sum(mask)]
-        size, valid = exchanged(self.step, [self.step.counted(each) for each in sums])
+        size, valid = exchanged(self.step, self.step.counted(sums))
         return weights * tf.math.divide_no_nan(size, valid)
 
     def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:

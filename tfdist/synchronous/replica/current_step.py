@@ -53,10 +53,10 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
     if not all(tf.is_tensor(each) for each in tensors):
         return reduce_op, value
     if reduce_op == tf.distribute.ReduceOp.SUM:
-        return reduce_op, tf.nest.map_structure(step.counted, value)
+        return reduce_op, step.counted(value)
     if not all(each.dtype.is_floating for each in tensors):
         return reduce_op, value
-    scaled = tf.nest.map_structure(lambda each: step.scaled(step.counted(each)), value)
+    scaled = tf.nest.map_structure(step.scaled, step.counted(value))
     return tf.distribute.ReduceOp.SUM, scaled
 
 

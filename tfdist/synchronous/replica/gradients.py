@@ -112,7 +112,7 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
         part if indices is None else part.values
         for part, indices in zip(parts, rows, strict=True)
     ]
-    counted = [None if each is None else step.counted(each) for each in values]
+    counted = step.counted(values)
     if all(each is None for each in counted):
         summed = counted
     elif step.is_rehearsal:

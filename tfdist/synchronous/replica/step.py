@@ -125,20 +125,26 @@ class ReplicaStep:
         """Returns the replica's own mean, from its part of the batch's mean."""
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
-    def counted(self, gradient: Any) -> Any:
-        """Returns the replica's gradient, or zeros if its row does not count.
+    def counted(self, gradients: Any) -> Any:
+        """Returns the replica's gradients, or zeros if its row does not count.
 
         A mean gives that row the weight 0 already; a sum does not.
         """
-        if self.has_rows:
-            return gradient
-        # A condition, because a product would read and write the whole gradient.
-        return on_values(
-            lambda values: tf.cond(
-                self.count > 0, lambda: values, lambda: tf.zeros_like(values)
-            ),
-            gradient,
+        flat = tf.nest.flatten(gradients)
+        values = [getattr(each, "values", each) for each in flat if each is not None]
+        if self.has_rows or not values:
+            return gradients
+        # A condition, because a product would read and write the whole gradients; one for
+        # all of them, because each is traced.
+        counted = iter(
+            tf.cond(
+                self.count > 0,
+                lambda: [tf.identity(each) for each in values],
+                lambda: [tf.zeros_like(each) for each in values],
+            )
         )
+        flat = [on_values(lambda _: next(counted), each) for each in flat]
+        return tf.nest.pack_sequence_as(gradients, flat)
 
     def note_shapes(self, values: Sequence[Any]) -> None:
         """Takes note of whether what it exchanges has the same shape in every step."""
