@@ -1,6 +1,6 @@
 """Finds what a traced step uses on the chief, under names that the user knows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -35,6 +35,18 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     return variables, others
 
 
+def names_of(variables: Iterable[Any], graph: Any, model: keras.Model) -> list[str]:
+    """Names variables that a step uses, by their shapes too where they have no names."""
+    names = _names(graph, model)
+    found = {}
+    for each in variables:
+        name = names.get(id(each.handle), each.name).removesuffix(":0")
+        shape = f" of shape {each.shape}" if name.lower().endswith("variable") else ""
+        # Shards of a variable have its name.
+        found[name + shape] = None
+    return list(found)
+
+
 def weights_on_chief(model: keras.Model) -> list[str]:
     """Names the trained weights of a model that are on the chief.
 
@@ -65,10 +77,12 @@ def _names(graph: Any, model: keras.Model) -> dict[int, str]:
     for owner in _owners(model):
         path = getattr(owner, "path", None) or owner.name
         for name, value in vars(owner).items():
-            for each in _elements(value):
+            for place, each in _elements(value):
                 handle = _handle(each)
                 if handle is not None:
-                    names[id(handle)] = f"{path}.{name} ({type(each).__name__})"
+                    is_variable = isinstance(each, tf.Variable)
+                    kind = "" if is_variable else f" ({type(each).__name__})"
+                    names[id(handle)] = f"{path}.{name}{place}{kind}"
     for variable in (
         *model.variables,
         *model.metrics_variables,
@@ -88,10 +102,13 @@ def _owners(model: keras.Model) -> Iterator[Any]:
         yield optimizer
 
 
-def _elements(value: Any) -> list[Any]:
+def _elements(value: Any) -> list[tuple[str, Any]]:
+    """Returns what an attribute holds, and the place of each."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
     if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else [value]
+        return [(f"[{key!r}]", each) for key, each in value.items()]
+    return [("", value)]
 
 
 def _handle(value: Any) -> tf.Tensor | None:
@@ -111,11 +128,20 @@ def _by_use(tensor: tf.Tensor, what: str) -> str:
     return what
 
 
-def uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """Yields the operations that use a tensor, including those in called functions."""
+def uses(
+    tensor: tf.Tensor, calls: dict[Any, tf.Operation] | None = None
+) -> Iterator[tf.Operation]:
+    """Yields the operations that use a tensor, including those in called functions.
+
+    `calls` gets the operation that calls each function, by the function's graph.
+    """
     for op in tensor.consumers():
-        inner = list(_tf.inputs_of_functions(op, tensor))
-        if not inner:
+        graphs = list(_tf.graphs_called(op))
+        if not graphs:
             yield op
-        for each in inner:
-            yield from uses(each)
+        for graph in graphs:
+            if calls is not None:
+                calls[graph] = op
+            for given, inner in zip(_tf.arguments_of(op), graph.inputs, strict=True):
+                if given is tensor:
+                    yield from uses(inner, calls)

@@ -1,12 +1,12 @@
 """Orders the reads and writes of a traced step after its turns to start and to write."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.functions import all_called, function_attrs, library_of
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.step_graph.tasks import (
     WORKER,
@@ -46,7 +46,7 @@ def order_reads_and_writes(
     touching = [op for op in touching if not turn.has(op)]
     if turn.has_computed is None:
         touching = [op for op in touching if tasks[op.name] == task_at(device)]
-    writes = [op for op in touching if _writes(graph, op)]
+    writes = _writes(graph, touching)
     if turn.has_computed is not None:
         ready = dict.fromkeys(_gradients(writes, tasks, turn, device))
         _tf.add_control_inputs(turn.has_computed, ready)
@@ -68,7 +68,7 @@ def order_reads_and_writes(
 
 
 def _gradients(
-    writes: list[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
+    writes: Iterable[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
 ) -> Iterator[tf.Operation]:
     """Yields what has to be computed before the step asks for its turn to write."""
     written = _descendants(writes)
@@ -107,41 +107,34 @@ def _touches_ps(op: tf.Operation, tasks: Mapping[str, str]) -> bool:
     )
 
 
-def _writes(graph: Any, op: tf.Operation) -> bool:
-    if not calls_functions(op):
-        return op.type not in _READS
-    library = {
-        each.signature.name: each for each in graph.as_graph_def().library.function
+def _writes(graph: Any, touching: list[tf.Operation]) -> dict[tf.Operation, None]:
+    """Returns the operations that write, in their order.
+
+    A call is a write if anything that it calls is, at any depth. Cost: linear in the graph.
+    """
+    calls = {op: op.node_def for op in touching if calls_functions(op)}
+    library = library_of(graph.as_graph_def()) if calls else {}
+    writing = {
+        name
+        for name, function in library.items()
+        if any(_may_write(graph, node) for node in function.node_def)
     }
-    # A function is a write if anything that it calls is, at any depth.
-    pending = _functions(op.node_def)
-    seen = set(pending)
-    while pending:
-        for node in library[pending.pop()].node_def:
-            called = _functions(node)
-            if not called and node.op not in _READS and _has_resource(graph, node):
-                return True
-            pending += [each for each in called if each not in seen]
-            seen.update(called)
-    return False
-
-
-def _functions(node: Any) -> list[str]:
-    values = node.attr.values()
-    return [
-        each.name
-        for value in values
-        for each in itertools.chain(
-            [value.func] if value.HasField("func") else [], value.list.func
+    return {
+        op: None
+        for op in touching
+        if (
+            not writing.isdisjoint(all_called([calls[op]], library))
+            if op in calls
+            else op.type not in _READS
         )
-    ]
+    }
 
 
-def _has_resource(graph: Any, node: Any) -> bool:
-    definition = graph.op_def_for_type(node.op)
-    return any(
-        each.type == tf.resource.as_datatype_enum for each in definition.input_arg
-    )
+def _may_write(graph: Any, node: Any) -> bool:
+    if node.op in _READS or any(True for _ in function_attrs(node)):
+        return False
+    arguments = graph.op_def_for_type(node.op).input_arg
+    return any(each.type == tf.resource.as_datatype_enum for each in arguments)
 
 
 def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
@@ -152,18 +145,21 @@ def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
 
 
 def _descendants(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    pending = list(operations)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending.extend(_tf.waiting_for(op))
-    return found
+    return _reached(operations, _tf.waiting_for)
 
 
 def _ancestors(
     operations: Iterable[tf.Operation], control: bool = False
+) -> set[tf.Operation]:
+    def before(op: tf.Operation) -> list[tf.Operation]:
+        return [i.op for i in op.inputs] + (op.control_inputs if control else [])
+
+    return _reached(operations, before)
+
+
+def _reached(
+    operations: Iterable[tf.Operation],
+    next_to: Callable[[tf.Operation], list[tf.Operation]],
 ) -> set[tf.Operation]:
     found: set[tf.Operation] = set()
     pending = list(operations)
@@ -171,7 +167,5 @@ def _ancestors(
         op = pending.pop()
         if op not in found:
             found.add(op)
-            pending.extend(each.op for each in op.inputs)
-            if control:
-                pending.extend(op.control_inputs)
+            pending.extend(next_to(op))
     return found
