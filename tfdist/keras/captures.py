@@ -1,6 +1,6 @@
 """Finds what a traced step uses on the chief, under names that the user knows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import Author, made_in
-from tfdist.keras.graph import inputs_of, is_symbolic
+from tfdist.keras.graph import outermost
 
 # Workers may use the chief's summary writer: each write runs on the chief, where the
 # writer is.
@@ -22,9 +22,9 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     Those are tables, generators and iterators, but not the writer of `tf.summary`.
     """
     variables, others = [], []
-    names = _names(graph, model)
+    names = names_of_handles(graph, model)
     for outside, inside in graph.captures:
-        handle = _outermost(outside)
+        handle = outermost(outside)
         if handle.dtype != tf.resource or _is_in_the_cluster(handle):
             continue
         kind = _tf.resource_type(handle)
@@ -35,16 +35,29 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     return variables, others
 
 
-def names_of(variables: Iterable[Any], graph: Any, model: keras.Model) -> list[str]:
-    """Names variables that a step uses, by their shapes too where they have no names."""
-    names = _names(graph, model)
-    found = {}
-    for each in variables:
-        name = names.get(id(each.handle), each.name).removesuffix(":0")
-        shape = f" of shape {each.shape}" if name.lower().endswith("variable") else ""
-        # Shards of a variable have its name.
-        found[name + shape] = None
-    return list(found)
+def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
+    """Returns names by the identities of resource handles."""
+    # Later entries win: an attribute's name says more than a variable's, and Keras's
+    # path says the most.
+    names = {id(each.handle): each.name for each in graph.variables}
+    for owner in _owners(model):
+        path = getattr(owner, "path", None) or owner.name
+        for name, value in vars(owner).items():
+            for place, each in _elements(value):
+                handle = _handle(each)
+                if handle is not None:
+                    kind = type(each).__name__
+                    also = "" if isinstance(each, tf.Variable) else f" ({kind})"
+                    names[id(handle)] = f"{path}.{name}{place}{also}"
+    for variable in (
+        *model.variables,
+        *model.metrics_variables,
+        *getattr(getattr(model, "optimizer", None), "variables", ()),
+    ):
+        # Of a variable in shards, each of these is a variable to TensorFlow.
+        for each in getattr(variable.value, "shards", (variable.value,)):
+            names[id(each.handle)] = variable.path
+    return names
 
 
 def weights_on_chief(model: keras.Model) -> list[str]:
@@ -60,38 +73,6 @@ def weights_on_chief(model: keras.Model) -> list[str]:
 
 def _is_in_the_cluster(variable_or_handle: Any) -> bool:
     return tf.DeviceSpec.from_string(variable_or_handle.device).job in _IN_THE_CLUSTER
-
-
-def _outermost(handle: tf.Tensor) -> tf.Tensor:
-    """Follows a handle out of nested graphs, to the eager one."""
-    while is_symbolic(handle) and (outer := inputs_of(handle)):
-        handle = outer[0]
-    return handle
-
-
-def _names(graph: Any, model: keras.Model) -> dict[int, str]:
-    """Maps the identities of resource handles to names."""
-    # Later entries win: an attribute's name says more than a variable's, and Keras's
-    # path says the most.
-    names = {id(each.handle): each.name for each in graph.variables}
-    for owner in _owners(model):
-        path = getattr(owner, "path", None) or owner.name
-        for name, value in vars(owner).items():
-            for place, each in _elements(value):
-                handle = _handle(each)
-                if handle is not None:
-                    is_variable = isinstance(each, tf.Variable)
-                    kind = "" if is_variable else f" ({type(each).__name__})"
-                    names[id(handle)] = f"{path}.{name}{place}{kind}"
-    for variable in (
-        *model.variables,
-        *model.metrics_variables,
-        *getattr(getattr(model, "optimizer", None), "variables", ()),
-    ):
-        # Of a variable in shards, each of these is a variable to TensorFlow.
-        for each in getattr(variable.value, "shards", (variable.value,)):
-            names[id(each.handle)] = variable.path
-    return names
 
 
 def _owners(model: keras.Model) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from tfdist.parameter_server.step_graph.tasks import (
     task_at,
     tasks_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
 
 # What reads a variable or a table and leaves it as it is. All else may write.
 _READS = frozenset(
@@ -88,7 +88,7 @@ def _computing(
 ) -> list[tf.Operation]:
     """Returns where the worker first uses what was read, but for what reads need."""
     # An edge from what waits for them to what they need would be a circle.
-    needed = _ancestors(reads, control=True)
+    needed = set(sources_of(reads))
     found: list[tf.Operation] = []
     pending, seen = list(reads), set(reads)
     while pending:
@@ -148,13 +148,8 @@ def _descendants(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
     return _reached(operations, _tf.waiting_for)
 
 
-def _ancestors(
-    operations: Iterable[tf.Operation], control: bool = False
-) -> set[tf.Operation]:
-    def before(op: tf.Operation) -> list[tf.Operation]:
-        return [i.op for i in op.inputs] + (op.control_inputs if control else [])
-
-    return _reached(operations, before)
+def _ancestors(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
+    return _reached(operations, lambda op: [each.op for each in op.inputs])
 
 
 def _reached(

@@ -2,17 +2,15 @@
 
 Between the two, other workers add too: what they have added is lost, or used twice. The
 usual case is gradients that are accumulated by hand, in two writes or in one. With `own`
-for what the step reads, c a condition, f 0 or 1 by a condition, and any d and b:
+for what the step reads, c a condition (a branch is as `where` is), and f 0 or 1 by it:
 
-| the one value assigned                           | is found                    |
-| ------------------------------------------------ | --------------------------- |
-| `where(c, 0, own + d)`, `(own + d) * f`, `own * f + d` | yes: added to, and reset |
-| `where(c, own + d, own)`                         | no: never reset             |
-| `where(c, d, own)`, `own * f + d * (1 - f)`      | no: a copy, renewed at times |
-| `b * own + d`, `where(c, d, b * own + d)`        | no: a moving average        |
-| `where(c, 0, own + 1)`                           | no: a counter               |
-
-A branch is a choice, as `where` is.
+| the one value assigned                                 | is found           |
+| ------------------------------------------------------ | ------------------ |
+| `where(c, 0, own + d)`, `(own + d) * f`, `own * f + d` | yes                |
+| `where(c, own + d, own)`                               | no: never reset    |
+| `where(c, d, own)`, `own * f + d * (1 - f)`            | no: never added to |
+| `b * own + d`, `where(c, d, b * own + d)`              | no: an average     |
+| `where(c, 0, own + 1)`                                 | no: a counter      |
 """
 
 from collections.abc import Iterable
@@ -25,18 +23,7 @@ from tfdist.keras.captures import uses
 from tfdist.keras.graph import constant
 
 _READS = ("ReadVariableOp", "ResourceGather")
-_ADDS = (
-    "AssignAddVariableOp",
-    "AssignSubVariableOp",
-    "ResourceScatterNdAdd",
-    "ResourceScatterNdSub",
-)
-_SETS = (
-    "AssignVariableOp",
-    "ResourceScatterNdUpdate",
-    "ResourceScatterUpdate",
-    "ResourceStridedSliceAssign",
-)
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
 _SUMS = ("Add", "AddV2", "Sub")
 _PRODUCTS = ("Mul", "MulNoNan")
 _CHOICES = ("Select", "SelectV2")
@@ -57,12 +44,13 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
         behind: An empty dictionary, for all variables of the graph the same.
     """
     variable = _Variable(handle, behind)
-    added = [variable.forms(op.inputs[-1]) for op in variable.uses if op.type in _ADDS]
-    sets = [variable.forms(op.inputs[-1]) for op in variable.uses if op.type in _SETS]
+    added, sets = [], []
+    for op in variable.writes:
+        is_sum = "Add" in op.type or "Sub" in op.type
+        (added if is_sum else sets).append(variable.forms(op.inputs[-1]))
     # To subtract from a variable what it was is to clear it.
-    clears = [forms for forms in added if forms != _FREE]
-    is_reset = frozenset().union(*sets) >= _ADDED | _FREE
-    return (_FREE in added and bool(sets or clears)) or is_reset
+    is_set = bool(sets) or any(forms != _FREE for forms in added)
+    return (_FREE in added and is_set) or frozenset().union(*sets) >= _ADDED | _FREE
 
 
 class _Variable:
@@ -73,9 +61,10 @@ class _Variable:
 
     def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
         self._calls: dict[Any, tf.Operation] = {}
-        found = uses(handle, self._calls)
-        self.uses = [op for op in found if op.type in _READS + _ADDS + _SETS]
-        self._name_in = {op.graph: op.inputs[0].name for op in self.uses}
+        found = list(uses(handle, self._calls))
+        self.writes = [op for op in found if op.type.startswith(_WRITES)]
+        self._reads = {op for op in found if op.type in _READS}
+        self._name_in = {op.graph: op.inputs[0].name for op in self._reads}
         self._behind = behind
         self._known: dict[Any, frozenset[int]] = {}
 
@@ -88,7 +77,7 @@ class _Variable:
 
     def _forms_of(self, tensor: tf.Tensor) -> frozenset[int]:
         op = tensor.op
-        if op.type in _READS and op in self.uses:
+        if op in self._reads:
             return _KEPT
         # What a loop returns is no output of its body, as it is of a branch.
         if "While" not in op.type and (graphs := list(_tf.graphs_called(op))):

@@ -168,10 +168,8 @@ def check_compiled(graph: Any) -> None:
                 f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. They live on the ps, and "
                 "XLA compiles for one device. Remove jit_compile=True, or pass it tensors"
             )
-        if "PartitionedCall" in op.type:
-            called = _tf.function_graph(op)
-            if called is not None:
-                check_compiled(called)
+        for called in _tf.graphs_called(op):
+            check_compiled(called)
 
 
 def check_captures(function: Any, model: Any) -> None:
@@ -208,15 +206,12 @@ def check_sets(function: Any, model: Any) -> None:
     states = [v for v in known if not v.is_updated and v.rows_in_use is None]
     behind: dict[Any, dict[str, int]] = {}
     mixed = [v for v in states if is_added_to_and_set(inside[id(v.handle)], behind)]
-    for verb, found, why in (
-        ("adds to", mixed, _ADDS_AND_SETS),
-        ("sets", weights, _SETS_WEIGHTS),
-    ):
-        if found:
-            names = captures.names_of(found, function.graph, model)
-            raise AsynchronousTrainingError(
-                f"the step {verb} {', '.join(names)}, {why}"
-            )
+    if found := mixed or weights:
+        names = captures.names_of_handles(function.graph, model)
+        # Shards have the name of their variable.
+        unique = dict.fromkeys(names.get(id(v.handle), v.name) for v in found)
+        what, why = ("adds to", _ADDS_AND_SETS) if mixed else ("sets", _SETS_WEIGHTS)
+        raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
 
 
 def _outside(names: list[str], why: str) -> str:
