@@ -1,6 +1,6 @@
 """Orders the reads and writes of a traced step after its turns to start and to write."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +14,11 @@ from tfdist.parameter_server.step_graph.tasks import (
     task_at,
     tasks_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import (
+    reached,
+    sources_of,
+    used_inputs,
+)
 
 # What reads a variable or a table and leaves it as it is. All else may write.
 _READS = frozenset(
@@ -53,7 +57,7 @@ def order_reads_and_writes(
     if turn.pulled is not None and turn.pushed is not None:
         computed = _gradients(writes, tasks, turn, device)
         gradients = dict.fromkeys(op for op in computed if tasks[op.name] == WORKER)
-        needed = _ancestors(gradients)
+        needed = reached(gradients, lambda op: [each.op for each in op.inputs])
         reads = [op for op in touching if op in needed and op not in writes]
         _tf.add_control_inputs(turn.pulled.op, reads)
         # A busy worker could note the time only after it has computed.
@@ -71,7 +75,7 @@ def _gradients(
     writes: Iterable[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
 ) -> Iterator[tf.Operation]:
     """Yields what has to be computed before the step asks for its turn to write."""
-    written = _descendants(writes)
+    written = reached(writes, _tf.waiting_for)
     near = (WORKER, task_at(device))
     here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])
     ready = [op for op in here if tasks[op.name] in near]
@@ -88,7 +92,7 @@ def _computing(
 ) -> list[tf.Operation]:
     """Returns where the worker first uses what was read, but for what reads need."""
     # An edge from what waits for them to what they need would be a circle.
-    needed = set(sources_of(reads))
+    needed = sources_of(reads)
     found: list[tf.Operation] = []
     pending, seen = list(reads), set(reads)
     while pending:
@@ -112,22 +116,19 @@ def _writes(graph: Any, touching: list[tf.Operation]) -> dict[tf.Operation, None
 
     A call is a write if anything that it calls is, at any depth. Cost: linear in the graph.
     """
-    calls = {op: op.node_def for op in touching if calls_functions(op)}
-    library = library_of(graph.as_graph_def()) if calls else {}
+    library = library_of(graph.as_graph_def())
     writing = {
         name
         for name, function in library.items()
         if any(_may_write(graph, node) for node in function.node_def)
     }
-    return {
-        op: None
-        for op in touching
-        if (
-            not writing.isdisjoint(all_called([calls[op]], library))
-            if op in calls
-            else op.type not in _READS
-        )
-    }
+
+    def writes(op: tf.Operation) -> bool:
+        if not calls_functions(op):
+            return op.type not in _READS
+        return not writing.isdisjoint(all_called([op.node_def], library))
+
+    return dict.fromkeys(filter(writes, touching))
 
 
 def _may_write(graph: Any, node: Any) -> bool:
@@ -142,25 +143,3 @@ def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
         for each in op.inputs:
             if each.dtype != tf.resource and each.op.type != "Const":
                 yield each.op
-
-
-def _descendants(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    return _reached(operations, _tf.waiting_for)
-
-
-def _ancestors(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    return _reached(operations, lambda op: [each.op for each in op.inputs])
-
-
-def _reached(
-    operations: Iterable[tf.Operation],
-    next_to: Callable[[tf.Operation], list[tf.Operation]],
-) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    pending = list(operations)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending.extend(next_to(op))
-    return found

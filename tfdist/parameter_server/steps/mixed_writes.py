@@ -44,7 +44,8 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
         behind: An empty dictionary, for all variables of the graph the same.
     """
     variable = _Variable(handle, behind)
-    added, sets = [], []
+    added: list[frozenset[int]] = []
+    sets: list[frozenset[int]] = []
     for op in variable.writes:
         is_sum = "Add" in op.type or "Sub" in op.type
         (added if is_sum else sets).append(variable.forms(op.inputs[-1]))
@@ -91,19 +92,29 @@ class _Variable:
             return self._any(op.inputs) - _FREE
         if (masked := self._masked(tensor)) is not None:
             return self.forms(masked[0]) | _FREE
-        return self._of_sum(*op.inputs) if op.type in _SUMS else _OTHER
+        return self._of_sum(op) if op.type in _SUMS else _OTHER
 
     def _any(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         return frozenset().union(*map(self.forms, tensors))
 
-    def _of_sum(self, own: tf.Tensor, term: tf.Tensor) -> frozenset[int]:
-        if self.forms(own) == _FREE:
-            own, term = term, own
-        forms, masks = self.forms(own), (self._masked(own), self._masked(term))
-        if self.forms(term) != _FREE:
-            return _OTHER
+    def _of_sum(self, op: tf.Operation) -> frozenset[int]:
+        own: list[tf.Tensor] = []
+        terms: list[tf.Tensor] = []
+        # Without recursion: a sum may have a term for each weight.
+        pending = list(op.inputs)
+        while pending and len(own) < 2:
+            each = self._origin(pending.pop())
+            if each.op.type in _SUMS and self._depends(each.op):
+                pending += each.op.inputs
+            else:
+                (terms if self.forms(each) == _FREE else own).append(each)
+        if len(own) != 1:
+            return _OTHER if own else _FREE
+        forms, mask = self.forms(own[0]), self._masked(own[0])
+        masks = [self._masked(each) for each in terms]
         # `own * f + d * (1 - f)` is a choice, and a counter is no gradient.
-        if constant(term) is not None or (all(masks) and masks[0][1] is masks[1][1]):
+        is_choice = mask and all(each and each[1] is mask[1] for each in masks)
+        if is_choice or all(constant(each) is not None for each in terms):
             return forms
         return forms - _KEPT | _ADDED if forms >= _KEPT else forms
 
