@@ -59,8 +59,9 @@ def test_gradient_accumulation(regression, as_in_the_table):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.parametrize("is_raw", [False, True])
-@pytest.mark.parametrize("in_one_write", [False, True])
+@pytest.mark.parametrize(
+    ("is_raw", "in_one_write"), [(False, False), (False, True), (True, True)]
+)
 def test_gradients_accumulated_by_hand(regression, refused, is_raw, in_one_write):
     class Accumulating(keras.Sequential):
         def train_step(self, data):

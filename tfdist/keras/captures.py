@@ -39,7 +39,7 @@ def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
     """Returns names by the identities of resource handles."""
     # Later entries win: an attribute's name says more than a variable's, and Keras's
     # path says the most.
-    names = {id(each.handle): each.name for each in graph.variables}
+    names = {id(v.handle): f"{v.name} of shape {v.shape}" for v in graph.variables}
     for owner in _owners(model):
         path = getattr(owner, "path", None) or owner.name
         for name, value in vars(owner).items():

@@ -25,9 +25,9 @@ _ON_CHIEF_ONLY = (
     "if it is created inside"
 )
 _ADDS_AND_SETS = (
-    "and also sets or resets it. Other workers add in between, so what they add would be "
-    "lost or counted twice. Let the step only add, and reset between epochs, in a "
-    "callback. To accumulate gradients, use a larger batch, or give the optimizer "
+    "and also sets or resets what it adds to. Other workers add in between, so what they "
+    "add would be lost or counted twice. Let the step only add, and reset between epochs, "
+    "in a callback. To accumulate gradients, use a larger batch, or give the optimizer "
     "gradient_accumulation_steps, under consistency=tfdist.Synchronous() or "
     "tfdist.MultiWorkerMirroredStrategy(). Or train with one worker"
 )
