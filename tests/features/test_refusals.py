@@ -59,8 +59,10 @@ def test_gradient_accumulation(regression, as_in_the_table):
 
 
 @pytest.mark.parameter_server
-@pytest.mark.parametrize("is_raw", [False, True])
-def test_gradients_accumulated_by_hand(regression, refused, is_raw):
+@pytest.mark.parametrize(
+    ("is_raw", "in_one_write"), [(False, False), (False, True), (True, True)]
+)
+def test_gradients_accumulated_by_hand(regression, refused, is_raw, in_one_write):
     class Accumulating(keras.Sequential):
         def train_step(self, data):
             x, y = data
@@ -68,23 +70,29 @@ def test_gradients_accumulated_by_hand(regression, refused, is_raw):
                 loss = self.compute_loss(x, y, self(x, training=True))
             [gradient] = tape.gradient(loss, self.trainable_variables)
             self.count.assign_add(1)
-            self.sums.assign_add(gradient)
+            [sums] = self.sums
+            if in_one_write:
+                total = sums + gradient
+            else:
+                sums.assign_add(gradient)
+                total = sums
             is_full = keras.ops.cast(keras.ops.equal(self.count % 3, 0), "float32")
-            self.optimizer.apply([self.sums * is_full / 3], self.trainable_variables)
-            self.sums.assign(self.sums * (1 - is_full))
+            self.optimizer.apply([total * is_full / 3], self.trainable_variables)
+            sums.assign(total * (1 - is_full))
             return {"loss": loss}
 
     def build():
         model = Accumulating([keras.Input((4,)), layers.Dense(1, use_bias=False)])
         model.count = model.add_weight((), "zeros", "int32", trainable=False)
         if is_raw:
-            model.sums = tf.Variable(tf.zeros((4, 1)), name="sums")
+            model.sums = [tf.Variable(tf.zeros((4, 1)))]
         else:
-            model.sums = model.add_weight((4, 1), "zeros", trainable=False, name="sums")
+            model.sums = [model.add_weight((4, 1), "zeros", trainable=False)]
         model.compile("sgd", "mse")
         return model
 
-    words = "adds to .*sums, and also sets.*lost or counted twice.*larger batch"
+    name = r"accumulating\w*\.sums\[0\]" if is_raw else r"accumulating\w*/variable\w*"
+    words = f"adds to {name}, and also sets.*lost or counted twice.*larger batch"
     refused(build, regression, words)
 
 

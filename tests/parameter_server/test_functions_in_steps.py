@@ -14,6 +14,7 @@ from tfdist.keras import building, hooks
 from tfdist.keras.computation import computing
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.step_writes import LostWritesError
+from tfdist.parameter_server.gate import order_reads_and_writes
 from tfdist.parameter_server.rounds.computation import RoundComputation, RoundError
 from tfdist.synchronous.replica.collectives import exchanged
 from tfdist.synchronous.replica.computation import tracing
@@ -360,3 +361,29 @@ def test_errors_raised_while_tracing_survive_autograph(package):
 
         with pytest.raises(error, match="the words"):
             tf.function(step).get_concrete_function()
+
+
+def test_calls_that_write_are_found_in_one_definition_of_the_graph(monkeypatch):
+    variables = [tf.Variable(0.0) for _ in range(3)]
+    adding = tf.function(lambda v: v.assign_add(1.0) * 2.0, autograph=False)
+
+    @tf.function(autograph=False)
+    def step(x):
+        for v in variables:
+            tf.cond(x > 1, lambda v=v: adding(v), lambda: 0.0)
+            tf.cond(x > 1, lambda v=v: v + 1.0, lambda v=v: v * 2.0)
+            v.assign(v * x)
+
+    graph = step.get_concrete_function(tf.TensorSpec([])).graph
+    of, asked = type(graph).as_graph_def, []
+    monkeypatch.setattr(
+        type(graph), "as_graph_def", lambda self, **o: asked.append(o) or of(self, **o)
+    )
+    touching = [
+        op
+        for op in graph.get_operations()
+        if any(each.dtype == tf.resource for each in op.inputs)
+    ]
+    found = [op.type for op in order_reads_and_writes._writes(graph, touching)]
+    assert found == ["If", "AssignVariableOp"] * len(variables)
+    assert len(asked) == 1

@@ -1,9 +1,12 @@
 """Variables to which a step adds, and which it also sets."""
 
+import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.steps.mixed_writes import added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+
+ops = keras.ops
 
 
 def accumulates(v, x):
@@ -24,6 +27,16 @@ def accumulates_and_clears_in_a_branch(v, x):
 def adds_in_a_function(v, x):
     v.assign(0.0)
     tf.function(lambda: v.assign_add(x), autograph=False)()
+
+
+def keeps_a_sum_or_clears_in_branches(v, x):
+    total = v + x
+    tf.cond(x > 1, lambda: v.assign(0.0), lambda: v.assign(total))
+
+
+def clips_what_it_counts(v, x):
+    v.assign_add(1.0)
+    v.assign(tf.minimum(v, 10.0))
 
 
 def counts(v, x):
@@ -51,6 +64,25 @@ def averages(v, x):
     v.assign_add((x - v) * 0.1)
 
 
+def averages_now_and_then(v, x):
+    v.assign_add(tf.where(x > 1, (x - v) * 0.1, 0.0))
+
+
+def descends_by_hand(v, x):
+    with tf.GradientTape() as tape:
+        loss = tf.square(v * x)
+    v.assign_sub(0.1 * tape.gradient(loss, v))
+    v.assign(tf.clip_by_value(v, -1.0, 1.0))
+
+
+def is_found(step, dtype=tf.float32):
+    v = tf.Variable(tf.ones([], dtype))
+    function = tf.function(lambda x: step(v, x), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([], dtype)).graph
+    [(_, handle)] = graph.captures
+    return is_added_to_and_set(handle, {})
+
+
 @pytest.mark.parametrize(
     ("step", "found"),
     [
@@ -58,16 +90,103 @@ def averages(v, x):
         (accumulates_and_subtracts, True),
         (accumulates_and_clears_in_a_branch, True),
         (adds_in_a_function, True),
+        (keeps_a_sum_or_clears_in_branches, True),
+        (clips_what_it_counts, True),
         *((each, False) for each in (counts, sets, moves_twice, moves_and_sets)),
-        (averages, False),
+        *((each, False) for each in (averages, averages_now_and_then)),
+        (descends_by_hand, False),
     ],
 )
 def test_what_a_step_adds_to_and_sets(step, found):
-    v = tf.Variable(0.0)
-    function = tf.function(lambda x: step(v, x), autograph=False)
-    graph = function.get_concrete_function(tf.TensorSpec([])).graph
-    [(_, handle)] = graph.captures
-    assert bool(added_to_and_set([handle])) == found
+    assert is_found(step) == found
+
+
+def flag(x):
+    return tf.cast(x > 1, x.dtype)
+
+
+@tf.function(autograph=False)
+def folded(own, x, keep):
+    return (own + x) * keep
+
+
+def blended(own, other, share):
+    return own * (1 - share) + other * share
+
+
+def looked_at_in_a_branch(v, x):
+    return tf.cond(x > 1, lambda: tf.zeros([]), lambda: v + x)
+
+
+ACCUMULATES = {
+    "where": lambda v, x: tf.where(x > 1, 0.0, v + x),
+    "where_of_keras": lambda v, x: ops.where(x > 1, ops.zeros_like(v), ops.add(x, v)),
+    "first_of_the_next": lambda v, x: tf.where(x > 1, x, v + x),
+    "reset_first": lambda v, x: tf.where(x > 1, 0.0, v) + x,
+    "product": lambda v, x: (v + x) * (1 - flag(x)),
+    "product_by_not": lambda v, x: tf.cast(tf.logical_not(x > 1), x.dtype) * (v + x),
+    "product_by_where": lambda v, x: (v + x) * tf.where(x > 1, 0.0, 1.0),
+    "product_first": lambda v, x: v * (1 - flag(x)) + x,
+    "product_of_integers": lambda v, x: (
+        (v + x) * tf.cast(1 - tf.cast(x > 1, tf.int32), x.dtype)
+    ),
+    "finite_gradients": lambda v, x: (
+        (v + x * tf.cast(tf.math.is_finite(x), x.dtype)) * (1 - flag(x))
+    ),
+    "branch": looked_at_in_a_branch,
+    "branch_of_keras": lambda v, x: ops.cond(x > 1, lambda: x * 0, lambda: x + v),
+    "function": lambda v, x: folded(v, x, 1 - flag(x)),
+    "branch_in_a_function": lambda v, x: tf.function(
+        lambda: looked_at_in_a_branch(v, x), autograph=False
+    )(),
+    "shards": lambda v, x: tf.split(
+        tf.where(x > 1, 0.0, tf.concat([[1.0], tf.reshape(v, [1])], 0) + x), [1, 1]
+    )[1][0],
+    "many_terms": lambda v, x: tf.where(x > 1, 0.0, sum([x] * 500, v)),
+    "decayed": lambda v, x: tf.where(x > 1, 0.9 * v, tf.where(x > 2, 0.0, v - x)),
+}
+GOES_ON = {
+    "sum": lambda v, x: v + x,
+    "reset": lambda v, x: tf.zeros([]),
+    "counter": lambda v, x: v + 1,
+    "counter_with_reset": lambda v, x: tf.where(x > 1, 0.0, v + 1),
+    "counter_in_a_circle": lambda v, x: (v + 1) * (1 - flag(v)),
+    "counter_by_modulus": lambda v, x: (v + 1) % 3,
+    "seed": lambda v, x: (v + 1) * 5387 % 933199,
+    "soft_target": lambda v, x: 0.005 * x + (1 - 0.005) * v,
+    "hard_target": lambda v, x: tf.where(x > 1, x, v),
+    "hard_target_by_product": lambda v, x: blended(v, x, flag(x)),
+    "hard_target_in_a_branch": lambda v, x: tf.cond(x > 1, lambda: x, lambda: v + 0),
+    "average": lambda v, x: v * 0.9 + x * 0.1,
+    "average_by_step": lambda v, x: v * (1 - 1 / x) + x / x,
+    "average_of_all": lambda v, x: (v * x + x) / (x + 1),
+    "average_from_the_first": lambda v, x: tf.where(x > 1, x, v * 0.9 + x * 0.1),
+    "average_by_decay": lambda v, x: v * tf.where(x > 1, 0.0, 0.9) + x * 0.1,
+    "average_with_restarts": lambda v, x: v * 0.9 * flag(x) + x,
+    "difference": lambda v, x: v + 0.1 * (x - v),
+    "lookahead": lambda v, x: tf.where(x > 1, v + 0.5 * (x - v), v),
+    "now_and_then": lambda v, x: tf.where(x > 1, v + x, v),
+    "normalized": lambda v, x: (v + x) / tf.norm(v + x),
+    "spectral": lambda v, x: tf.math.l2_normalize(v * x),
+    "scale": lambda v, x: tf.where(x > 1, 2 * v, v / 2),
+    "scale_by_steps": lambda v, x: tf.where(x > 1, v + x, v * 0.5),
+    "maximum": lambda v, x: tf.maximum(v, x),
+    "multiplier": lambda v, x: tf.maximum(0.0, v + x),
+    "bank": lambda v, x: tf.concat([[x], [v]], 0)[0],
+    "best": lambda v, x: tf.where(x < v, x, v),
+    "mask": lambda v, x: v * flag(x),
+    "drawn_back": lambda v, x: tf.where(x > 1, x, v - 0.1 * tf.tanh(v * x)),
+}
+
+
+@pytest.mark.parametrize("compute", ACCUMULATES.values(), ids=ACCUMULATES)
+def test_a_sum_that_one_assignment_resets(compute):
+    assert is_found(lambda v, x: v.assign(compute(v, x)))
+
+
+@pytest.mark.parametrize("compute", GOES_ON.values(), ids=GOES_ON)
+def test_a_value_that_is_no_sum_with_resets(compute):
+    assert not is_found(lambda v, x: v.assign(compute(v, x)))
 
 
 def test_the_graph_is_walked_once_however_many_variables_it_accumulates_in(monkeypatch):
@@ -85,12 +204,13 @@ def test_the_graph_is_walked_once_however_many_variables_it_accumulates_in(monke
                 v.assign_add(x)
 
         graph = step.get_concrete_function(tf.TensorSpec([])).graph
-        asked = []
+        asked, behind = [], {}
         with monkeypatch.context() as patch:
             patch.setattr(
                 tf.Operation, "inputs", property(lambda o: asked.append(o) or of(o))
             )
-            assert not added_to_and_set(inside for _, inside in graph.captures)
+            for _, inside in graph.captures:
+                assert not is_added_to_and_set(inside, behind)
         return len(asked)
 
     assert inputs_asked_for(40) < 2.5 * inputs_asked_for(20)

@@ -67,11 +67,12 @@ from tfdist._tf.execution import (
 from tfdist._tf.graphs import (
     add_control_inputs,
     add_functions,
+    arguments_of,
     clone_of,
     function,
     function_graph,
+    graphs_called,
     has_custom_gradient,
-    inputs_of_functions,
     is_compiled,
     keep_functions,
     look_up_within_branches,

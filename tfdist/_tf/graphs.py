@@ -98,16 +98,20 @@ def has_custom_gradient(op: tf.Operation) -> bool:
     return value is not None and value.s.startswith(b"CustomGradient")
 
 
-def inputs_of_functions(op: tf.Operation, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Returns what functions that an operation calls have in place of one of its inputs."""
-    # The first input of a condition chooses the branch, and is not given to it.
-    skipped = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
-    for value in op.node_def.attr.values():
-        for called in [value.func, *value.list.func]:
-            function = op.graph._get_function(called.name) if called.name else None
-            for i, given in enumerate(op.inputs):
-                if function is not None and given is tensor:
-                    yield function.graph.inputs[i - skipped]
+def graphs_called(op: tf.Operation) -> Iterator[Any]:
+    """Yields the `FuncGraph` of each function that a call, branch or loop calls."""
+    if op.type.endswith(("PartitionedCall", "If", "Case", "While")):
+        for value in op.node_def.attr.values():
+            for called in [value.func, *value.list.func]:
+                function = op.graph._get_function(called.name) if called.name else None
+                if function is not None:
+                    yield function.graph
+
+
+def arguments_of(op: tf.Operation) -> list[tf.Tensor]:
+    """Returns what a call, branch or loop passes to its functions."""
+    # The first input of a branch chooses it, and is not given to it.
+    return list(op.inputs[op.type.endswith(("If", "Case")) :])
 
 
 def add_functions(definitions: Iterable[Any]) -> None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import Author, made_in
-from tfdist.keras.graph import inputs_of, is_symbolic
+from tfdist.keras.graph import outermost
 
 # Workers may use the chief's summary writer: each write runs on the chief, where the
 # writer is.
@@ -22,9 +22,9 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     Those are tables, generators and iterators, but not the writer of `tf.summary`.
     """
     variables, others = [], []
-    names = _names(graph, model)
+    names = names_of_handles(graph, model)
     for outside, inside in graph.captures:
-        handle = _outermost(outside)
+        handle = outermost(outside)
         if handle.dtype != tf.resource or _is_in_the_cluster(handle):
             continue
         kind = _tf.resource_type(handle)
@@ -33,6 +33,31 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
         elif kind != _ALLOWED:
             others.append(names.get(id(handle)) or _by_use(inside, "a resource"))
     return variables, others
+
+
+def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
+    """Returns names by the identities of resource handles."""
+    # Later entries win: an attribute's name says more than a variable's, and Keras's
+    # path says the most.
+    names = {id(v.handle): f"{v.name} of shape {v.shape}" for v in graph.variables}
+    for owner in _owners(model):
+        path = getattr(owner, "path", None) or owner.name
+        for name, value in vars(owner).items():
+            for place, each in _elements(value):
+                handle = _handle(each)
+                if handle is not None:
+                    kind = type(each).__name__
+                    also = "" if isinstance(each, tf.Variable) else f" ({kind})"
+                    names[id(handle)] = f"{path}.{name}{place}{also}"
+    for variable in (
+        *model.variables,
+        *model.metrics_variables,
+        *getattr(getattr(model, "optimizer", None), "variables", ()),
+    ):
+        # Of a variable in shards, each of these is a variable to TensorFlow.
+        for each in getattr(variable.value, "shards", (variable.value,)):
+            names[id(each.handle)] = variable.path
+    return names
 
 
 def weights_on_chief(model: keras.Model) -> list[str]:
@@ -50,36 +75,6 @@ def _is_in_the_cluster(variable_or_handle: Any) -> bool:
     return tf.DeviceSpec.from_string(variable_or_handle.device).job in _IN_THE_CLUSTER
 
 
-def _outermost(handle: tf.Tensor) -> tf.Tensor:
-    """Follows a handle out of nested graphs, to the eager one."""
-    while is_symbolic(handle) and (outer := inputs_of(handle)):
-        handle = outer[0]
-    return handle
-
-
-def _names(graph: Any, model: keras.Model) -> dict[int, str]:
-    """Maps the identities of resource handles to names."""
-    # Later entries win: an attribute's name says more than a variable's, and Keras's
-    # path says the most.
-    names = {id(each.handle): each.name for each in graph.variables}
-    for owner in _owners(model):
-        path = getattr(owner, "path", None) or owner.name
-        for name, value in vars(owner).items():
-            for each in _elements(value):
-                handle = _handle(each)
-                if handle is not None:
-                    names[id(handle)] = f"{path}.{name} ({type(each).__name__})"
-    for variable in (
-        *model.variables,
-        *model.metrics_variables,
-        *getattr(getattr(model, "optimizer", None), "variables", ()),
-    ):
-        # Of a variable in shards, each of these is a variable to TensorFlow.
-        for each in getattr(variable.value, "shards", (variable.value,)):
-            names[id(each.handle)] = variable.path
-    return names
-
-
 def _owners(model: keras.Model) -> Iterator[Any]:
     yield model
     yield from _tf.flatten_layers(model)
@@ -88,10 +83,13 @@ def _owners(model: keras.Model) -> Iterator[Any]:
         yield optimizer
 
 
-def _elements(value: Any) -> list[Any]:
+def _elements(value: Any) -> list[tuple[str, Any]]:
+    """Returns what an attribute holds, and the place of each."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
     if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else [value]
+        return [(f"[{key!r}]", each) for key, each in value.items()]
+    return [("", value)]
 
 
 def _handle(value: Any) -> tf.Tensor | None:
@@ -111,11 +109,20 @@ def _by_use(tensor: tf.Tensor, what: str) -> str:
     return what
 
 
-def uses(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """Yields the operations that use a tensor, including those in called functions."""
+def uses(
+    tensor: tf.Tensor, calls: dict[Any, tf.Operation] | None = None
+) -> Iterator[tf.Operation]:
+    """Yields the operations that use a tensor, including those in called functions.
+
+    `calls` gets the operation that calls each function, by the function's graph.
+    """
     for op in tensor.consumers():
-        inner = list(_tf.inputs_of_functions(op, tensor))
-        if not inner:
+        graphs = list(_tf.graphs_called(op))
+        if not graphs:
             yield op
-        for each in inner:
-            yield from uses(each)
+        for graph in graphs:
+            if calls is not None:
+                calls[graph] = op
+            for given, inner in zip(_tf.arguments_of(op), graph.inputs, strict=True):
+                if given is tensor:
+                    yield from uses(inner, calls)

@@ -46,7 +46,11 @@ def inputs_of(tensor: Any) -> list[Any]:
 
 def handle_of(read: tf.Operation) -> Any:
     """Returns the eager handle of the variable that an operation reads."""
-    handle = read.inputs[0]
+    return outermost(read.inputs[0])
+
+
+def outermost(handle: Any) -> Any:
+    """Follows a handle out of nested graphs, to the eager one."""
     while is_symbolic(handle) and (outer := inputs_of(handle)):
         handle = outer[0]
     return handle

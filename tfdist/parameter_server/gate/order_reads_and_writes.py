@@ -1,12 +1,12 @@
 """Orders the reads and writes of a traced step after its turns to start and to write."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.functions import all_called, function_attrs, library_of
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.step_graph.tasks import (
     WORKER,
@@ -14,7 +14,11 @@ from tfdist.parameter_server.step_graph.tasks import (
     task_at,
     tasks_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import used_inputs
+from tfdist.parameter_server.step_graph.used_inputs import (
+    reached,
+    sources_of,
+    used_inputs,
+)
 
 # What reads a variable or a table and leaves it as it is. All else may write.
 _READS = frozenset(
@@ -46,14 +50,14 @@ def order_reads_and_writes(
     touching = [op for op in touching if not turn.has(op)]
     if turn.has_computed is None:
         touching = [op for op in touching if tasks[op.name] == task_at(device)]
-    writes = [op for op in touching if _writes(graph, op)]
+    writes = _writes(graph, touching)
     if turn.has_computed is not None:
         ready = dict.fromkeys(_gradients(writes, tasks, turn, device))
         _tf.add_control_inputs(turn.has_computed, ready)
     if turn.pulled is not None and turn.pushed is not None:
         computed = _gradients(writes, tasks, turn, device)
         gradients = dict.fromkeys(op for op in computed if tasks[op.name] == WORKER)
-        needed = _ancestors(gradients)
+        needed = reached(gradients, lambda op: [each.op for each in op.inputs])
         reads = [op for op in touching if op in needed and op not in writes]
         _tf.add_control_inputs(turn.pulled.op, reads)
         # A busy worker could note the time only after it has computed.
@@ -68,10 +72,10 @@ def order_reads_and_writes(
 
 
 def _gradients(
-    writes: list[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
+    writes: Iterable[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
 ) -> Iterator[tf.Operation]:
     """Yields what has to be computed before the step asks for its turn to write."""
-    written = _descendants(writes)
+    written = reached(writes, _tf.waiting_for)
     near = (WORKER, task_at(device))
     here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])
     ready = [op for op in here if tasks[op.name] in near]
@@ -88,7 +92,7 @@ def _computing(
 ) -> list[tf.Operation]:
     """Returns where the worker first uses what was read, but for what reads need."""
     # An edge from what waits for them to what they need would be a circle.
-    needed = _ancestors(reads, control=True)
+    needed = sources_of(reads)
     found: list[tf.Operation] = []
     pending, seen = list(reads), set(reads)
     while pending:
@@ -107,41 +111,31 @@ def _touches_ps(op: tf.Operation, tasks: Mapping[str, str]) -> bool:
     )
 
 
-def _writes(graph: Any, op: tf.Operation) -> bool:
-    if not calls_functions(op):
-        return op.type not in _READS
-    library = {
-        each.signature.name: each for each in graph.as_graph_def().library.function
+def _writes(graph: Any, touching: list[tf.Operation]) -> dict[tf.Operation, None]:
+    """Returns the operations that write, in their order.
+
+    A call is a write if anything that it calls is, at any depth. Cost: linear in the graph.
+    """
+    library = library_of(graph.as_graph_def())
+    writing = {
+        name
+        for name, function in library.items()
+        if any(_may_write(graph, node) for node in function.node_def)
     }
-    # A function is a write if anything that it calls is, at any depth.
-    pending = _functions(op.node_def)
-    seen = set(pending)
-    while pending:
-        for node in library[pending.pop()].node_def:
-            called = _functions(node)
-            if not called and node.op not in _READS and _has_resource(graph, node):
-                return True
-            pending += [each for each in called if each not in seen]
-            seen.update(called)
-    return False
+
+    def writes(op: tf.Operation) -> bool:
+        if not calls_functions(op):
+            return op.type not in _READS
+        return not writing.isdisjoint(all_called([op.node_def], library))
+
+    return dict.fromkeys(filter(writes, touching))
 
 
-def _functions(node: Any) -> list[str]:
-    values = node.attr.values()
-    return [
-        each.name
-        for value in values
-        for each in itertools.chain(
-            [value.func] if value.HasField("func") else [], value.list.func
-        )
-    ]
-
-
-def _has_resource(graph: Any, node: Any) -> bool:
-    definition = graph.op_def_for_type(node.op)
-    return any(
-        each.type == tf.resource.as_datatype_enum for each in definition.input_arg
-    )
+def _may_write(graph: Any, node: Any) -> bool:
+    if node.op in _READS or any(True for _ in function_attrs(node)):
+        return False
+    arguments = graph.op_def_for_type(node.op).input_arg
+    return any(each.type == tf.resource.as_datatype_enum for each in arguments)
 
 
 def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
@@ -149,29 +143,3 @@ def _inputs(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
         for each in op.inputs:
             if each.dtype != tf.resource and each.op.type != "Const":
                 yield each.op
-
-
-def _descendants(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    pending = list(operations)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending.extend(_tf.waiting_for(op))
-    return found
-
-
-def _ancestors(
-    operations: Iterable[tf.Operation], control: bool = False
-) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    pending = list(operations)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending.extend(each.op for each in op.inputs)
-            if control:
-                pending.extend(op.control_inputs)
-    return found

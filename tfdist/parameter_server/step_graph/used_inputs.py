@@ -5,7 +5,7 @@ handle of a variable included. It would run where the variable is, and the value
 along with the handle would go to that ps and back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -21,17 +21,24 @@ def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
     return [given for given, output in both if not _is_unused(given, output)]
 
 
-def sources_of(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+def sources_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Returns operations and all that they depend on."""
-    found: dict[str, tf.Operation] = {}
+    return reached(ops, lambda op: [*(i.op for i in op.inputs), *op.control_inputs])
+
+
+def reached(
+    ops: Iterable[tf.Operation],
+    next_to: Callable[[tf.Operation], Iterable[tf.Operation]],
+) -> set[tf.Operation]:
+    """Returns operations and all that `next_to` leads to from them."""
+    found: set[tf.Operation] = set()
     pending = list(ops)
     while pending:
         op = pending.pop()
-        if op.name not in found:
-            found[op.name] = op
-            pending += [each.op for each in op.inputs]
-            pending += op.control_inputs
-    return list(found.values())
+        if op not in found:
+            found.add(op)
+            pending += next_to(op)
+    return found
 
 
 def dependents_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:

@@ -1,108 +1,178 @@
 """Finds variables to which a step adds, and which it also sets.
 
 Between the two, other workers add too: what they have added is lost, or used twice. The
-usual case is gradients that are accumulated by hand. A moving average is neither an
-addition nor a setting, since `tfdist.variables.increment` makes it a move towards a value.
+usual case is gradients that are accumulated by hand, in two writes or in one. With `own`
+for what the step reads, c a condition (a branch is as `where` is), and f 0 or 1 by it:
+
+| the one value assigned                                 | is found           |
+| ------------------------------------------------------ | ------------------ |
+| `where(c, 0, own + d)`, `(own + d) * f`, `own * f + d` | yes                |
+| `where(c, own + d, own)`                               | no: never reset    |
+| `where(c, d, own)`, `own * f + d * (1 - f)`            | no: never added to |
+| `b * own + d`, `where(c, d, b * own + d)`              | no: an average     |
+| `where(c, 0, own + 1)`                                 | no: a counter      |
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist import _tf
 from tfdist.keras.captures import uses
+from tfdist.keras.graph import constant
 
-_READS = frozenset({"ReadVariableOp", "ResourceGather"})
-_ADDS = frozenset(
-    {
-        "AssignAddVariableOp",
-        "AssignSubVariableOp",
-        "ResourceScatterNdAdd",
-        "ResourceScatterNdSub",
-    }
-)
-_SETS = frozenset(
-    {
-        "AssignVariableOp",
-        "ResourceScatterNdUpdate",
-        "ResourceScatterUpdate",
-        "ResourceStridedSliceAssign",
-    }
-)
+_READS = ("ReadVariableOp", "ResourceGather")
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+_SUMS = ("Add", "AddV2", "Sub")
+_PRODUCTS = ("Mul", "MulNoNan")
+_CHOICES = ("Select", "SelectV2")
+_BITS = {"0", "0.0", "1", "1.0"}
+_PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "SplitV", "StridedSlice")
+# By them, a variable in shards is read as a whole.
+_JOINING = ("ConcatV2", "DynamicStitch")
+
+# Forms of a value: without the own value, the own value itself, a sum with it, and others.
+_FREE, _KEPT, _ADDED, _OTHER = (frozenset([form]) for form in range(4))
 
 
-def added_to_and_set(
-    handles: Iterable[tf.Tensor], trainable: Collection[str] = ()
-) -> list[tf.Tensor]:
-    """Returns the variables that a graph adds to, and also sets or clears.
+def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> bool:
+    """Returns True if a graph adds to a variable, and also sets, resets or clears it.
 
     Args:
-        handles: The placeholders of the variables' handles in the graph.
-        trainable: The names of those of trainable variables. What sets such a variable
-            may have become a move; no optimizer updates it.
+        handle: The placeholder of the variable's handle in the graph.
+        behind: An empty dictionary, for all variables of the graph the same.
     """
-    values: dict[Any, dict[str, int]] = {}
-    return [
-        each
-        for each in handles
-        if _is_added_to_and_set(each, values, each.name in trainable)
-    ]
-
-
-def _is_added_to_and_set(
-    handle: tf.Tensor, values: dict[Any, dict[str, int]], is_trainable: bool
-) -> bool:
-    ops = list(uses(handle))
-    moves = [op for op in ops if op.type in _ADDS and _moves(op)]
-    sets = [op for op in ops if op.type in _SETS or (is_trainable and op in moves)]
-    adds = [op for op in ops if op.type in _ADDS and op not in moves]
+    variable = _Variable(handle, behind)
+    added: list[frozenset[int]] = []
+    sets: list[frozenset[int]] = []
+    for op in variable.writes:
+        is_sum = "Add" in op.type or "Sub" in op.type
+        (added if is_sum else sets).append(variable.forms(op.inputs[-1]))
     # To subtract from a variable what it was is to clear it.
-    clears = [op for op in adds if _depends_on_own_value(op, values)]
-    return len(adds) > len(clears) and bool(sets or clears)
+    is_set = bool(sets) or any(forms != _FREE for forms in added)
+    return (_FREE in added and is_set) or frozenset().union(*sets) >= _ADDED | _FREE
 
 
-def _moves(op: tf.Operation) -> bool:
-    """Returns True if an operation adds a difference from what the variable was."""
-    [*_, delta] = op.inputs
-    of = _source(delta)
-    return of.type == "Sub" and _reads(_source(of.inputs[1]), op)
+class _Variable:
+    """A variable of a step, and its own value in what the step writes.
 
+    `behind` has `_variables_behind` of each graph, for all variables.
+    """
 
-def _depends_on_own_value(op: tf.Operation, values: dict[Any, dict[str, int]]) -> bool:
-    if op.graph not in values:
-        values[op.graph] = _variables_behind(op.graph)
-    known = values[op.graph]
-    return bool(known[op.inputs[-1].op.name] & known.get(_of_variable(op), 0))
+    def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
+        self._calls: dict[Any, tf.Operation] = {}
+        found = list(uses(handle, self._calls))
+        self.writes = [op for op in found if op.type.startswith(_WRITES)]
+        self._reads = {op for op in found if op.type in _READS}
+        self._name_in = {op.graph: op.inputs[0].name for op in self._reads}
+        self._behind = behind
+        self._known: dict[Any, frozenset[int]] = {}
+
+    def forms(self, tensor: tf.Tensor) -> frozenset[int]:
+        tensor = self._origin(tensor)
+        key = tensor.op, tensor.value_index
+        if key not in self._known:
+            self._known[key] = self._forms_of(tensor)
+        return self._known[key]
+
+    def _forms_of(self, tensor: tf.Tensor) -> frozenset[int]:
+        op = tensor.op
+        if op in self._reads:
+            return _KEPT
+        # What a loop returns is no output of its body, as it is of a branch.
+        if "While" not in op.type and (graphs := list(_tf.graphs_called(op))):
+            self._calls |= dict.fromkeys(graphs, op)
+            return self._any(each.outputs[tensor.value_index] for each in graphs)
+        if not self._depends(op):
+            return _FREE
+        if op.type in _CHOICES:
+            return self._any(op.inputs[1:])
+        if op.type in _JOINING:
+            return self._any(op.inputs) - _FREE
+        if (masked := self._masked(tensor)) is not None:
+            return self.forms(masked[0]) | _FREE
+        return self._of_sum(op) if op.type in _SUMS else _OTHER
+
+    def _any(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
+        return frozenset().union(*map(self.forms, tensors))
+
+    def _of_sum(self, op: tf.Operation) -> frozenset[int]:
+        own: list[tf.Tensor] = []
+        terms: list[tf.Tensor] = []
+        # Without recursion: a sum may have a term for each weight.
+        pending = list(op.inputs)
+        while pending and len(own) < 2:
+            each = self._origin(pending.pop())
+            if each.op.type in _SUMS and self._depends(each.op):
+                pending += each.op.inputs
+            else:
+                (terms if self.forms(each) == _FREE else own).append(each)
+        if len(own) != 1:
+            return _OTHER if own else _FREE
+        forms, mask = self.forms(own[0]), self._masked(own[0])
+        masks = [self._masked(each) for each in terms]
+        # `own * f + d * (1 - f)` is a choice, and a counter is no gradient.
+        is_choice = mask and all(each and each[1] is mask[1] for each in masks)
+        if is_choice or all(constant(each) is not None for each in terms):
+            return forms
+        return forms - _KEPT | _ADDED if forms >= _KEPT else forms
+
+    def _masked(self, product: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Returns what a product clears, and the condition on which it does."""
+        op = self._origin(product).op
+        if op.type in _PRODUCTS:
+            for factor, value in zip(op.inputs, reversed(op.inputs), strict=True):
+                if (condition := self._condition(factor)) is not None:
+                    return value, condition
+        return None
+
+    def _condition(self, factor: tf.Tensor) -> tf.Tensor | None:
+        """Returns the condition by which a factor is 0 or 1, or None."""
+        origin = self._origin(factor)
+        op = origin.op
+        if op.type == "Sub" and constant(op.inputs[0]) is not None:
+            return self._condition(op.inputs[1])
+        if op.type in _CHOICES and {str(constant(i)) for i in op.inputs[1:]} <= _BITS:
+            origin = self._origin(op.inputs[0])
+        if origin.op.type == "LogicalNot":
+            origin = self._origin(origin.op.inputs[0])
+        return origin if origin.dtype == tf.bool else None
+
+    def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns what a tensor is before it is passed on, into functions too."""
+        while True:
+            op = tensor.op
+            if op.type in _PASSING:
+                tensor = op.inputs[0]
+            elif op.type == "Placeholder" and op.graph in self._calls:
+                inside = [each is tensor for each in op.graph.inputs]
+                given = _tf.arguments_of(self._calls[op.graph])
+                tensor = given[inside.index(True)]
+            else:
+                return tensor
+
+    def _depends(self, op: tf.Operation) -> bool:
+        """Returns True if the own value is behind an operation's result."""
+        if op.graph not in self._behind:
+            self._behind[op.graph] = _variables_behind(op.graph)
+        known = self._behind[op.graph]
+        return bool(known[op.name] & known.get(self._name_in.get(op.graph, ""), 0))
 
 
 def _variables_behind(graph: Any) -> dict[str, int]:
     """Returns the variables that each operation is computed from, and each one's bit.
 
-    One pass, however many variables there are. `_of_variable` has the key of a bit.
+    One pass, however many variables there are. The key of a bit is the name of a handle,
+    which has a colon as that of no operation does.
     """
     behind: dict[str, int] = {}
     bits: dict[str, int] = {}
     for op in graph.get_operations():
         found = 0
         if op.type in _READS:
-            found = bits.setdefault(_of_variable(op), 1 << len(bits))
+            found = bits.setdefault(op.inputs[0].name, 1 << len(bits))
         for each in op.inputs:
             found |= behind.get(each.op.name, 0)
         behind[op.name] = found
     return behind | bits
-
-
-def _of_variable(op: tf.Operation) -> str:
-    # The name of a tensor, which has a colon as that of no operation does.
-    return str(op.inputs[0].name)
-
-
-def _reads(op: tf.Operation, write: tf.Operation) -> bool:
-    return op.type in _READS and op.inputs[0] is write.inputs[0]
-
-
-def _source(tensor: tf.Tensor) -> tf.Operation:
-    op = tensor.op
-    while op.type == "Identity":
-        op = op.inputs[0].op
-    return op

@@ -13,7 +13,7 @@ from tfdist._authors import Author, made_in
 from tfdist._refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.optimizers import optimizers_of
-from tfdist.parameter_server.steps.mixed_writes import added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -25,10 +25,11 @@ _ON_CHIEF_ONLY = (
     "if it is created inside"
 )
 _ADDS_AND_SETS = (
-    "and also sets what it adds to, as it does to accumulate gradients by hand. Other "
-    "workers add in between, so what they add would be lost or counted twice. Use a larger "
-    "batch. Or give the optimizer gradient_accumulation_steps, under consistency="
-    "tfdist.Synchronous() or tfdist.MultiWorkerMirroredStrategy(). Or train with one worker"
+    "and also sets or resets what it adds to. Other workers add in between, so what they "
+    "add would be lost or counted twice. Let the step only add, and reset between epochs, "
+    "in a callback. To accumulate gradients, use a larger batch, or give the optimizer "
+    "gradient_accumulation_steps, under consistency=tfdist.Synchronous() or "
+    "tfdist.MultiWorkerMirroredStrategy(). Or train with one worker"
 )
 _SETS_WEIGHTS = (
     "which an optimizer updates, so that updates of other workers would be lost. Compute "
@@ -167,10 +168,8 @@ def check_compiled(graph: Any) -> None:
                 f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. They live on the ps, and "
                 "XLA compiles for one device. Remove jit_compile=True, or pass it tensors"
             )
-        if "PartitionedCall" in op.type:
-            called = _tf.function_graph(op)
-            if called is not None:
-                check_compiled(called)
+        for called in _tf.graphs_called(op):
+            check_compiled(called)
 
 
 def check_captures(function: Any, model: Any) -> None:
@@ -188,7 +187,7 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_sets(function: Any, strategy: Any) -> None:
+def check_sets(function: Any, model: Any) -> None:
     """Checks that workers do not set what others add to at the same time.
 
     Raises:
@@ -196,31 +195,23 @@ def check_sets(function: Any, strategy: Any) -> None:
             an optimizer does to a weight, and the step also sets it, on more than one
             worker.
     """
+    strategy = model.distribute_strategy
     if strategy.num_replicas == 1:
         return
     inside = {id(outer): inner for outer, inner in function.graph.captures}
-    states, trainable, weights = {}, set(), []
-    for each, name in strategy.extended.placed.of_handles(
-        outer for outer, _ in function.graph.captures
-    ):
-        if each.is_updated and each.is_set:
-            weights.append(name)
-        # A row of a table that grows is set before anyone adds to it.
-        elif not each.is_updated and each.rows_in_use is None:
-            handle = inside[id(each.handle)].name
-            states[handle] = name
-            if each.is_weight:
-                trainable.add(handle)
-    handles = [each for each in inside.values() if each.name in states]
-    mixed = [states[each.name] for each in added_to_and_set(handles, trainable)]
-    if mixed:
-        raise AsynchronousTrainingError(
-            f"the step adds to {', '.join(mixed)}, {_ADDS_AND_SETS}"
-        )
-    if weights:
-        raise AsynchronousTrainingError(
-            f"the step sets {', '.join(weights)}, {_SETS_WEIGHTS}"
-        )
+    handles = [outer for outer, _ in function.graph.captures]
+    known = [each for each, _ in strategy.extended.placed.of_handles(handles)]
+    weights = [each for each in known if each.is_updated and each.is_set]
+    # A row of a table that grows is set before anyone adds to it.
+    states = [v for v in known if not v.is_updated and v.rows_in_use is None]
+    behind: dict[Any, dict[str, int]] = {}
+    mixed = [v for v in states if is_added_to_and_set(inside[id(v.handle)], behind)]
+    if found := mixed or weights:
+        names = captures.names_of_handles(function.graph, model)
+        # Shards have the name of their variable.
+        unique = dict.fromkeys(names.get(id(v.handle), v.name) for v in found)
+        what, why = ("adds to", _ADDS_AND_SETS) if mixed else ("sets", _SETS_WEIGHTS)
+        raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
 
 
 def _outside(names: list[str], why: str) -> str:

@@ -31,13 +31,12 @@ def trace_for_workers(
     """
     # Before the trace, which captures the tables that there are.
     _give_tables(model)
-    strategy = model.distribute_strategy
-    for variable, _ in strategy.extended.placed.existing():
+    for variable, _ in model.distribute_strategy.extended.placed.existing():
         variable.is_updated = variable.is_set = False
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
-    check_sets(function.step.function, strategy)
+    check_sets(function.step.function, model)
     return function
 
 
