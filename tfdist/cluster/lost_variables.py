@@ -82,7 +82,8 @@ def losing_variables(strategy: str) -> Iterator[None]:
             "layer, metric or model that it belongs to, and the dataset that uses it. "
             "Make a model inside `with strategy.scope():`"
         )
-        each.__class__ = _lost(type(each))
+        kind: Any = type(each)
+        each.__class__ = _lost(kind)
 
 
 @functools.cache
