@@ -83,7 +83,7 @@ class ReductionReader:
         self.kinds: dict[Any, Reduction] = {}
         self.rows: dict[Any, Rows] = {}
         # The row splits of ragged values of the batch, and the numbers of those.
-        self._splits: set[Any] = set()
+        self.splits: set[Any] = set()
         self._sizes_of_splits: set[Any] = set()
         self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
 
@@ -113,7 +113,7 @@ class ReductionReader:
                 self.note(each, Reduction.ROWS, Rows())
         for each in tf.nest.flatten(batch):
             if isinstance(each, tf.RaggedTensor):
-                self._splits |= {splits.ref() for splits in each.nested_row_splits}
+                self.splits |= {part.ref() for part in each.nested_row_splits}
 
     def known(self, tensor: Any) -> Known:
         """Returns the kind of a tensor, and its rows."""
@@ -301,13 +301,13 @@ class ReductionReader:
         )
         for inner, outer in zip(graph.inputs, given, strict=True):
             inside.note(inner, *self.known(outer))
-            if source_of(outer).ref() in self._splits:
-                inside._splits.add(inner.ref())
+            if source_of(outer).ref() in self.splits:
+                inside.splits.add(inner.ref())
         return [inside.known(each) for each in graph.outputs]
 
     def _count(self, size: Any, of: Any) -> Reduction:
         """Returns the kind of the number of elements of a tensor along its first axis."""
-        if source_of(of).ref() in self._splits:
+        if source_of(of).ref() in self.splits:
             # One more than there are rows, on each replica: these do not add up.
             self._sizes_of_splits.add(size.ref())
             return Reduction.UNKNOWN
