@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.data import LeasedDataset, SourceError, from_files, from_source
 from tfdist.data.sources import shuffled
-from tfdist.peers.shares import UnequalDataError, naming_too_few_files, own_batches
+from tfdist.peers.shares import UnequalDataError, naming_unequal_data, own_batches
 
 SAMPLES = 23
 
@@ -247,8 +247,8 @@ def test_fewer_files_than_workers(records):
     data = with_policy(
         tf.data.TFRecordDataset(list(map(str, records))).batch(8), "FILE"
     )
-    with naming_too_few_files(3):
+    with naming_unequal_data(3):
         assert sum(map(len, own_batches(data, 3, 0, replicas=3))) == 8
     words = "fewer than the 4 workers. Leave the policy out"
-    with pytest.raises(UnequalDataError, match=words), naming_too_few_files(4):
+    with pytest.raises(UnequalDataError, match=words), naming_unequal_data(4):
         list(own_batches(data, 4, 0, replicas=4))

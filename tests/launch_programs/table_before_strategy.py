@@ -6,9 +6,19 @@ import tensorflow as tf
 early = keras.layers.StringLookup(
     vocabulary=["a", "b"], output_mode="one_hot", name="early"
 )
+WORDS = tf.data.Dataset.from_tensor_slices(["a"] * 8)
+before = WORDS.map(early).batch(4)
 ROWS = tf.zeros([8, 4]), tf.zeros([8, 1])
 layer = keras.layers.Dense(1, name="early_dense")
 earlier = keras.Sequential([keras.Input((4,)), layer], name="earlier")
+error = keras.metrics.MeanAbsoluteError(name="early_error")
+
+
+def model(*layers, inputs=(4,), dtype="float32", metrics=()):
+    model = keras.Sequential([keras.Input(inputs, dtype=dtype), *layers])
+    model.compile("sgd", "mse", metrics=metrics)
+    return model
+
 
 if __name__ == "__main__":
     import tfdist
@@ -16,25 +26,20 @@ if __name__ == "__main__":
     strategy = tfdist.ParameterServerStrategy()
     with strategy.scope():
         earlier.compile("sgd", "mse")
-        shared = keras.Sequential([keras.Input((4,)), layer], name="shared")
-        shared.compile("sgd", "mse")
+        outer = model(earlier)
+        measured = model(keras.layers.Dense(1), metrics=[error])
+        looking_up = model(early, keras.layers.Dense(1), inputs=(1,), dtype="string")
     for use in (
         lambda: earlier.fit(*ROWS, verbose=0),
         lambda: earlier.predict(ROWS[0], verbose=0),
-        lambda: shared.evaluate(*ROWS, verbose=0),
+        lambda: outer.evaluate(*ROWS, verbose=0),
         lambda: earlier.train_on_batch(*ROWS),
+        lambda: measured.fit(*ROWS, verbose=0),
+        lambda: looking_up.fit(tf.constant([["a"]] * 8), ROWS[1], verbose=0),
+        lambda: outer.predict(before, verbose=0),
+        lambda: WORDS.map(early),
     ):
         try:
             use()
-        except RuntimeError as error:
-            print("lost:", error)
-
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((1,), dtype="string"), early, keras.layers.Dense(1)]
-        )
-        model.compile("sgd", "mse")
-    try:
-        model.fit(tf.constant([["a"]] * 8), tf.zeros([8, 1]), verbose=0)
-    except tfdist.AsynchronousTrainingError as error:
-        print("refused:", error)
+        except tfdist.LostVariablesError as error:
+            print("lost:", *str(error).split("\n"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist import _tf
 from tfdist.variables.creation import being_created
 
@@ -253,8 +254,71 @@ def test_inputs_without_a_common_proportion_are_refused(strategy):
     with strategy.scope():
         model = OfTwoInputs()
         model.compile(keras.optimizers.SGD(0.1))
-    with pytest.raises(tf.errors.OpError, match="multiples of 2"):
+    with pytest.raises(
+        tfdist.UnequalDataError, match="^the inputs .* of 2.*in one array$"
+    ):
         model.fit(two_inputs(8, 3), verbose=0)
+
+
+class OfRaggedRows(keras.Model):
+    """Has a step of its own around Keras's, which counts rows, as does the step itself."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count, self.number = count, keras.metrics.Sum(name="number")
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+        self.dense.build((None, 1))
+
+    @property
+    def metrics(self):
+        return [*super().metrics, self.number]
+
+    def call(self, x):
+        return self.dense(tf.reduce_sum(x.to_tensor(shape=[None, 4]), 1, keepdims=True))
+
+    def train_step(self, batch):
+        self.number.update_state(self.count(batch[0]))
+        return super().train_step(batch)
+
+
+def ragged_batches():
+    # Of three rows, of which a replica has two, and at the end of one, which it has alone.
+    lengths = np.arange(13) % 5
+    rows = tf.ragged.constant([[0.1 * n] * n for n in lengths], ragged_rank=1)
+    x = tf.cast(rows, tf.float32)
+    return tf.data.Dataset.from_tensor_slices((x, lengths[:, None])).batch(3)
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"),
+    [
+        (lambda x: tf.shape(x)[0], 2 * 13),
+        (lambda x: x.nrows() + (tf.shape(x.row_splits, tf.int64)[0] - 1), 4 * 13),
+        (lambda x: tf.function(lambda x: x.nrows())(x), 2 * 13),
+    ],
+)
+def test_a_step_of_ones_own_counts_ragged_rows(strategy, count, numbers):
+    def fit():
+        model = OfRaggedRows(count)
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        history = model.fit(ragged_batches(), epochs=2, verbose=0).history
+        assert sum(history["number"]) == numbers
+        evaluated = model.evaluate(ragged_batches(), verbose=0)
+        return [*history.values(), evaluated, *model.get_weights()]
+
+    expected = fit()
+    with strategy.scope():
+        found = fit()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_the_number_of_row_splits_does_not_add_up(strategy):
+    with strategy.scope():
+        model = OfRaggedRows(lambda x: tf.shape(x.row_splits)[0])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    with pytest.raises(tfdist.IndivisibleLossError, match="through StridedSlice"):
+        model.fit(ragged_batches(), verbose=0)
 
 
 def test_the_chief_sends_no_zeros(strategy, monkeypatch):

@@ -34,6 +34,7 @@ from tfdist._tf.datasets import (
     SameDataset,
     batch_size_of,
     bytes_of_arrays,
+    captured_by,
     dataset_from_graph,
     dataset_graph,
     draws_at_random,

@@ -1,5 +1,6 @@
 """Datasets of `tf.data`: their graphs, files, seeds, and where an iterator is."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +35,14 @@ def of_this_cluster(dataset: tf.data.Dataset) -> tf.data.Dataset:
     if tf.DeviceSpec.from_string(variant.device).job == here.job:
         return dataset
     return dataset_from_graph(dataset_graph(dataset), dataset.element_spec)
+
+
+def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """Yields what the functions of a dataset, and of those that it reads, captured."""
+    for function in dataset._functions():
+        yield from function.function.captured_inputs
+    for each in dataset._inputs():
+        yield from captured_by(each)
 
 
 def iterator_state(iterator: Any) -> tf.Tensor:

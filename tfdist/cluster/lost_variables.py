@@ -1,77 +1,129 @@
-"""Variables that were made before their process connected to a cluster."""
+"""Variables and tables that were made before their process connected to a cluster."""
 
+import contextlib
+import functools
 import gc
 import logging
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._refusal import RefusalError
+
 _log = logging.getLogger("tfdist")
-# By identity, since variables cannot be hashed, with the strategy that lost them.
-_lost: dict[int, tuple[weakref.ref[tf.Variable], str]] = {}
+_TABLES = (
+    tf.lookup.StaticHashTable,
+    tf.lookup.experimental.MutableHashTable,
+    tf.lookup.experimental.DenseHashTable,
+)
 
 
-class LostVariablesError(RuntimeError):
-    """Variables of a model were lost when its process connected to a cluster."""
+class LostVariablesError(RefusalError):
+    """A variable or a table was lost when its process connected to a cluster."""
 
 
-def tell_of_lost_variables(strategy: str) -> None:
-    """Warns if this process has variables. Call it before TensorFlow connects.
+class _Lost:
+    """A variable or a table that was lost, of which each use raises an error.
 
-    TensorFlow then makes its eager context anew, in which they no longer exist. The first
-    read says "Client for target /job:localhost/replica:0/task:0 not found".
+    Attributes:
+        lost: The message of that error. The handle has it too, for `check_not_lost`.
     """
-    if next(_variables(), None) is None:
-        return
-    gc.collect()  # Those of models that were deleted are no loss.
-    _lost.update({id(each): (weakref.ref(each), strategy) for each in _variables()})
-    if lost := [each.name.removesuffix(":0") for each in _variables()]:
-        _log.warning(
-            "%d variables that were made before %s, such as %s, are lost: TensorFlow "
-            "forgets them as this process connects to its cluster. Construct the strategy "
-            "first. Or call get_weights(), or save to a file, before, and set_weights() or "
-            "load in a model that is built afterwards",
-            len(lost),
-            strategy,
-            lost[0],
-        )
+
+    lost: str
+
+    @property
+    def handle(self) -> Any:
+        """No handle. TensorFlow would say that a client or a device is not found."""
+        raise LostVariablesError(self.lost)
+
+    resource_handle = handle
 
 
-def check_not_lost(model: str, variables: Callable[[], Iterable[Any]]) -> None:
-    """Checks that the variables of a model were not lost. Models that nobody uses may be.
-
-    `variables` is called only if there are lost ones, since this runs at each call.
+def check_not_lost(used: Iterable[Any]) -> None:
+    """Checks that none of some variables, or of the handles of some, was lost.
 
     Raises:
         LostVariablesError: If one was.
     """
-    for each in variables() if _lost else ():
-        known, strategy = _lost.get(id(each), (None, ""))
-        # Another variable may have its identity by now.
-        is_known = known is not None and known() is each
-        if is_known and not _can_be_read(each):
-            raise LostVariablesError(
-                f"the model {model!r} was built before {strategy}(), and its variables, "
-                f"such as {each.name.removesuffix(':0')}, are lost: TensorFlow forgot them "
-                "as this process connected to its cluster. Construct the strategy first, "
-                "then build the model inside `with strategy.scope():`"
-            )
+    for each in used:
+        if message := getattr(each, "lost", ""):
+            raise LostVariablesError(message)
 
 
-def _can_be_read(variable: tf.Variable) -> bool:
-    try:
-        variable.numpy()
-    except tf.errors.OpError:
-        return False
-    return True  # The strategy could not connect.
+@contextlib.contextmanager
+def losing_variables(strategy: str) -> Iterator[None]:
+    """Has every later use of what is lost within this context raise an error.
+
+    TensorFlow connects within it, and makes its eager context anew, in which variables and
+    tables of before no longer exist. Warns if this process has any.
+    """
+    if not _kept():
+        yield
+        return
+    gc.collect()  # Those of models that were deleted are no loss.
+    kept = _kept()
+    if kept:
+        _log.warning(
+            "%d variables and tables that were made before %s, such as %s, are lost: "
+            "TensorFlow forgets them as this process connects to its cluster. Construct "
+            "the strategy first. Or call get_weights(), or save to a file, before, and "
+            "set_weights() or load in a model that is built afterwards",
+            len(kept),
+            strategy,
+            next(iter(kept.values()))[1],
+        )
+    yield
+    for each, name in kept.values():
+        each.lost = _handle(each).lost = (
+            f"{name} was made before {strategy}(), and is lost: TensorFlow forgot it as "
+            "this process connected to its cluster. Construct the strategy first, then the "
+            "layer, metric or model that it belongs to, and the dataset that uses it. "
+            "Make a model inside `with strategy.scope():`"
+        )
+        kind: Any = type(each)
+        each.__class__ = _lost(kind)
 
 
-def _variables() -> Iterator[tf.Variable]:
+@functools.cache
+def _lost(kind: type) -> type:
+    return type(kind)(kind.__name__, (_Lost, kind), {})
+
+
+def _kept() -> dict[int, tuple[Any, str]]:
+    """Returns the variables and tables of this process, by identity, with their names."""
     # By their types: `isinstance` takes a second for all objects of a process.
-    kinds = set(_kinds(tf.Variable))
-    return (each for each in gc.get_objects() if type(each) in kinds)
+    kinds = {each for kind in (tf.Variable, *_TABLES) for each in _kinds(kind)}
+    layers = set(_kinds(keras.Layer))
+    objects = gc.get_objects()
+    found = [
+        each for each in objects if type(each) in kinds and _handle(each) is not None
+    ]
+    kept = {id(each): (each, _name(each)) for each in found}
+    # The name of a table is a number, or none.
+    for layer in (each for each in objects if type(each) in layers):
+        for name, value in vars(layer).items():
+            if isinstance(value, _TABLES):
+                kept[id(value)] = value, f"{layer.path or layer.name}.{name}"
+    return kept
+
+
+def _name(variable_or_table: Any) -> str:
+    if isinstance(variable_or_table, _TABLES):
+        return f"a {type(variable_or_table).__name__}"
+    return str(variable_or_table.name).removesuffix(":0")
+
+
+def _handle(variable_or_table: Any) -> Any:
+    """Returns the handle, or None unless it is eager."""
+    is_table = isinstance(variable_or_table, _TABLES)
+    try:
+        handle = getattr(variable_or_table, "resource_handle" if is_table else "handle")
+    # Several copies have none in common.
+    except (AttributeError, NotImplementedError, ValueError):
+        return None
+    return handle if hasattr(handle, "numpy") else None
 
 
 def _kinds(kind: Any) -> Iterator[type]:

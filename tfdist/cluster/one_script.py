@@ -4,7 +4,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster import status
-from tfdist.cluster.lost_variables import tell_of_lost_variables
+from tfdist.cluster.lost_variables import losing_variables
 from tfdist.cluster.membership import config_of
 from tfdist.cluster.startup import wait_for
 
@@ -39,12 +39,12 @@ def connect_to_workers(
         f"longer startup_timeout to {who}"
     )
     wait_for(addresses, startup_timeout, advice, servers=True)
-    tell_of_lost_variables(who)
-    tf.config.experimental_connect_to_cluster(
-        tf.train.ClusterSpec(config.cluster.cluster_spec()),
-        job_name=config.task.job,
-        task_index=config.task.index,
-        make_master_device_default=False,
-    )
+    with losing_variables(who):
+        tf.config.experimental_connect_to_cluster(
+            tf.train.ClusterSpec(config.cluster.cluster_spec()),
+            job_name=config.task.job,
+            task_index=config.task.index,
+            make_master_device_default=False,
+        )
     status.publish_here(config)
     return addresses

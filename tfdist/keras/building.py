@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._context import setting
-from tfdist._refusal import advise
+from tfdist._refusal import RefusalError, advise
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import traced_alone
@@ -224,8 +224,10 @@ def _build_by_call(
         ):
             model._symbolic_build(data_batch=element_spec)
     except Exception as error:
-        # Drop the warnings that Keras could not build the model: a rehearsal may.
-        return error
+        # Drop the warnings that Keras could not build the model: a rehearsal may. Keras
+        # raises an error of its own in the place of one that refuses the program.
+        cause = error.__context__
+        return cause if isinstance(cause, RefusalError) else error
     for warning in warned:
         warnings.showwarning(*warning)
     return None

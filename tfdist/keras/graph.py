@@ -17,6 +17,7 @@ _FOLDED: dict[str, Callable[..., Any]] = {
     "Range": np.arange,
     "Sub": np.subtract,
 }
+_COPIES = frozenset(["Cast", "Identity", "Placeholder"])
 
 
 def is_symbolic(tensor: Any) -> bool:
@@ -54,6 +55,13 @@ def outermost(handle: Any) -> Any:
     while is_symbolic(handle) and (outer := inputs_of(handle)):
         handle = outer[0]
     return handle
+
+
+def source_of(tensor: Any) -> Any:
+    """Returns the tensor that has the same elements, before it was cast or captured."""
+    is_alike = is_symbolic(tensor) and tensor.op.type in _COPIES
+    inputs = inputs_of(tensor) if is_alike else ()
+    return source_of(inputs[0]) if inputs else tensor
 
 
 def constant(tensor: Any) -> Any:

@@ -84,6 +84,8 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
         driver = driver_of(_strategy_of(self))
         if driver is not None:
             return ours(driver, keras_method, self, *args, **kwargs)
+        if name.startswith("make_"):
+            check_not_lost(map(_tf.value_of, self.variables))
         if name == "make_train_function":
             _warn_of_no_scope(self)
         return keras_method(self, *args, **kwargs)
@@ -228,8 +230,6 @@ def _note_stage(owner: type, name: str, stage: str) -> None:
 
     @functools.wraps(keras_method)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Also of a model that belongs to no strategy, since it was built before.
-        check_not_lost(self.name, lambda: map(_tf.value_of, self.variables))
         driver = driver_of(_strategy_of(self)) if name.endswith("_on_batch") else None
         waiting = driver.waiting(name) if driver else contextlib.nullcontext()
         with building.in_stage(stage), waiting:
@@ -253,6 +253,8 @@ def _take_data_of_driver(owner: Any) -> None:
         super(owner, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         adapter = self.data_adapter
+        if isinstance(kwargs.get("x"), tf.data.Dataset):
+            check_not_lost(_tf.captured_by(kwargs["x"]))
         self.reads_on = inspect.isgenerator(kwargs.get("x")) or (
             adapter.num_batches is None and bool(getattr(adapter, "enqueuer", None))
         )

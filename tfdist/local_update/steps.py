@@ -9,7 +9,7 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure, of_any_rows
 from tfdist.local_update.mix import Mix
 from tfdist.peers.input import ShardedIterator
-from tfdist.peers.shares import naming_too_few_files
+from tfdist.peers.shares import naming_unequal_data
 
 _as_written = tf.autograph.experimental.do_not_convert
 
@@ -63,7 +63,7 @@ class LocalSteps(LocalFunction):
         # Where a worker has come back in the middle of these steps, the rest of them.
         size = self._model.steps_per_execution
         for _ in range(size - self._mix.steps % size):
-            with naming_too_few_files(self._model.distribute_strategy.num_workers):
+            with naming_unequal_data(self._model.distribute_strategy.num_workers):
                 count, total, present = next(data.values)
             if int(total) == 0:
                 break

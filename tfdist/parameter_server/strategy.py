@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist.cluster import spinning, status
-from tfdist.cluster.lost_variables import tell_of_lost_variables
+from tfdist.cluster.lost_variables import losing_variables
 from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.consistency.combinations import check_combination
@@ -179,12 +179,12 @@ class ParameterServerStrategy(
         self.presence, self.watchdog = watched.presence, watched.watchdog
         # Not at exit: the watchdog must also catch a process that hangs while exiting.
         weakref.finalize(self, self.watchdog.stop).atexit = False
-        tell_of_lost_variables("ParameterServerStrategy")
         config, partitioner = settings.config, settings.partitioner
         with self.activity.call():
             spinning.configure_this_process()
             self._resolver = resolver_of(config, self.presence.away)
-            super().__init__(self._resolver, variable_partitioner=partitioner)
+            with losing_variables("ParameterServerStrategy"):
+                super().__init__(self._resolver, variable_partitioner=partitioner)
             status.publish_here(config)
             self.num_workers = len(config.cluster.worker)
             self.num_ps = len(config.cluster.ps)

@@ -1,6 +1,7 @@
 """Datasets of one worker's shares: its rows of each batch, or batches of its own."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,15 +27,16 @@ def row_range(rows: int, replicas: int, replica: int) -> tuple[int, int]:
     return rows * replica // replicas, rows * (replica + 1) // replicas
 
 
+_UNEQUAL = "the inputs of a batch have different numbers of rows"
 _OTHER_ROWS = (
-    "the inputs of a batch have different numbers of rows, which cannot be divided among "
-    "{0} replicas in the same proportion. Choose batch sizes that are multiples of {0}, "
-    "with drop_remainder=True. Or join the inputs in one array"
+    f"{_UNEQUAL}, which cannot be divided among {{0}} replicas in the same proportion. "
+    "Choose batch sizes that are multiples of {0}, with drop_remainder=True. Or join the "
+    "inputs in one array"
 )
 _OTHER_ROWS_OF_ITS_OWN = (
-    "the inputs of a batch have different numbers of rows, and each worker has data of its "
-    "own, so their proportion in the whole batch is unknown. Use equal batch sizes, or pass "
-    "all data to every worker (AutoShardPolicy.AUTO), which then takes its own rows"
+    f"{_UNEQUAL}, and each worker has data of its own, so their proportion in the whole "
+    "batch is unknown. Use equal batch sizes, or pass all data to every worker "
+    "(AutoShardPolicy.AUTO), which then takes its own rows"
 )
 _TOO_FEW_FILES = "Could not apply FILE based sharding"
 _POLICY = tf.data.experimental.AutoShardPolicy
@@ -85,18 +87,20 @@ def own_batches(
 
 
 @contextlib.contextmanager
-def naming_too_few_files(workers: int) -> Iterator[None]:
-    """Adds what this project offers to the error of data with fewer files than workers.
+def naming_unequal_data(workers: int) -> Iterator[None]:
+    """Gives errors of data that is found out to be unequal as it is read their class.
 
-    TensorFlow finds out when the first batch is read, and advises to turn sharding off:
-    with that, every example would be trained on once per worker.
+    Of fewer files than workers, TensorFlow advises to turn sharding off: with that, every
+    example would be trained on once per worker.
 
     Raises:
-        UnequalDataError: If there are too few files.
+        UnequalDataError: If there are too few files, or rows that cannot be divided.
     """
     try:
         yield
     except tf.errors.OpError as error:
+        if rows := re.search(rf"{_UNEQUAL}[^\]]*", error.message):
+            raise UnequalDataError(rows[0]) from None
         if _TOO_FEW_FILES not in error.message:
             raise
         raise UnequalDataError(

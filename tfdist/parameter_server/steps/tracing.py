@@ -13,7 +13,6 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.parameter_server.steps.refusals import (
-    AsynchronousTrainingError,
     check_captures,
     check_sets,
 )
@@ -46,11 +45,11 @@ def _give_tables(model: Any) -> None:
     Cost: sends each table to every worker, the first time only.
 
     Raises:
-        AsynchronousTrainingError: If a table was created before the strategy.
+        LostVariablesError: If a table was created before the strategy.
     """
     for owner in (model, *_tf.flatten_layers(model)):
         for name, table in list(vars(owner).items()):
-            if _is_on_chief(table) and not _is_empty(table, owner, name):
+            if _is_on_chief(table) and int(table.size()) != 0:
                 # In the scope, TensorFlow makes a copy on every worker.
                 with model.distribute_strategy.scope():
                     setattr(owner, name, _copy(table))
@@ -59,18 +58,6 @@ def _give_tables(model: Any) -> None:
 def _is_on_chief(value: Any) -> bool:
     is_table = isinstance(value, tf.lookup.StaticHashTable)
     return is_table and not getattr(value, "is_distributed_table", False)
-
-
-def _is_empty(table: tf.lookup.StaticHashTable, owner: Any, name: str) -> bool:
-    try:
-        return int(table.size()) == 0
-    # Connecting to a cluster discards the resources of this process, tables included.
-    except tf.errors.InvalidArgumentError:
-        raise AsynchronousTrainingError(
-            f"the table {owner.path or owner.name}.{name} was made before the strategy, "
-            "and lost when this process joined its cluster. Construct the strategy "
-            "first, then create the layer and adapt it"
-        ) from None
 
 
 def _copy(table: tf.lookup.StaticHashTable) -> tf.lookup.StaticHashTable:

@@ -11,7 +11,7 @@ from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
 from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers.input import ShardedIterator
-from tfdist.peers.shares import naming_too_few_files, row_count
+from tfdist.peers.shares import naming_unequal_data, row_count
 from tfdist.synchronous.fit.fixed_rows import explained
 from tfdist.synchronous.replica.all_rows import refusal_in
 from tfdist.synchronous.replica.step import ReplicaStep
@@ -98,7 +98,7 @@ class ModelFunctions:
             has_fixed_rows: Whether all batches have the same number of rows.
         """
         lost_peers = self.strategy.extended.lost_peers
-        files = naming_too_few_files(self.strategy.num_workers)
+        files = naming_unequal_data(self.strategy.num_workers)
         with explained(has_fixed_rows), naming_lost_peers(lost_peers), files:
             try:
                 yield

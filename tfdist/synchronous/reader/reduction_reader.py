@@ -16,7 +16,13 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._authors import is_apart, is_of_keras, is_of_ragged, repeats_ragged_rows
-from tfdist.keras.graph import handle_of, inputs_of, is_symbolic
+from tfdist.keras.graph import (
+    constant,
+    handle_of,
+    inputs_of,
+    is_symbolic,
+    source_of,
+)
 from tfdist.synchronous.reader.combined import combined
 from tfdist.synchronous.reader.indivisible import (
     FUNCTIONS,
@@ -33,6 +39,7 @@ from tfdist.synchronous.reader.rows import (
     has_rows,
     kept_apart,
 )
+from tfdist.synchronous.reader.sizes import MEASURES, of_shape
 
 Known = tuple[Reduction, Rows | None]
 """The kind of a tensor, and its rows if that is ROWS."""
@@ -46,7 +53,6 @@ _RANDOM = re.compile("Random(?!GetKey)|Multinomial|TruncatedNormal|PyFunc")
 _TAKING = frozenset(["GatherV2", "GatherNd", "Slice", "StridedSlice", "Unpack"])
 # To the longest row of the replica, unless the result has a static size.
 _PADDED = frozenset(["RaggedTensorToTensor", "SparseToDense"])
-_MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 _COLLECTIVE = re.compile("^Collective")
 
 
@@ -76,6 +82,9 @@ class ReductionReader:
         self._has_varying_rows = has_varying_rows
         self.kinds: dict[Any, Reduction] = {}
         self.rows: dict[Any, Rows] = {}
+        # The row splits of ragged values of the batch, and the numbers of those.
+        self.splits: set[Any] = set()
+        self._sizes_of_splits: set[Any] = set()
         self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
 
     def kind_of(self, tensor: Any) -> Reduction:
@@ -97,11 +106,14 @@ class ReductionReader:
                 )
         return self.kinds[tensor.ref()]
 
-    def begin_with(self, batch: Sequence[Any]) -> None:
-        """Marks tensors as rows, whatever they were computed from."""
-        for each in batch:
+    def begin_with(self, batch: Any) -> None:
+        """Marks the tensors of a batch as rows, whatever they were computed from."""
+        for each in tf.nest.flatten(batch, expand_composites=True):
             if tf.is_tensor(each) and is_symbolic(each):
                 self.note(each, Reduction.ROWS, Rows())
+        for each in tf.nest.flatten(batch):
+            if isinstance(each, tf.RaggedTensor):
+                self.splits |= {part.ref() for part in each.nested_row_splits}
 
     def known(self, tensor: Any) -> Known:
         """Returns the kind of a tensor, and its rows."""
@@ -160,22 +172,27 @@ class ReductionReader:
         if set(kinds) <= CONSTANTS:
             is_drawn = Reduction.DRAWN in kinds or _RANDOM.search(op.type)
             return Reduction.DRAWN if is_drawn else Reduction.SAME
-        if op.type in _MEASURES:
+        if op.type in MEASURES:
             of = tensor.value_index
             if kinds[of] is Reduction.ROWS:
-                return self._count() if op.type == "Size" else Reduction.SHAPE
+                is_size = op.type == "Size"
+                return self._count(tensor, inputs[of]) if is_size else Reduction.SHAPE
             return kinds[of]
         if has_rows(tensor):
             return self._of_rows(tensor, inputs)
+        if op.type == "Sub" and inputs[0].ref() in self._sizes_of_splits:
+            # With `whole_batch=False`, Keras's count stays Keras's to combine.
+            is_number_of_rows = self._is_strict and constant(inputs[1]) == 1
+            return Reduction.SUM if is_number_of_rows else Reduction.UNKNOWN
         if Reduction.UNKNOWN in kinds:
             return Reduction.UNKNOWN
         if Reduction.ROWS in kinds:
             return self._over_rows(tensor, inputs, set(kinds))
         if op.type == "Sub" and is_of_ragged(op):
-            # One less than the boundaries of rows, which each replica has one more of.
+            # As `_count` says, but of splits that the step computes.
             return Reduction.UNKNOWN
         if Reduction.SHAPE in kinds:
-            return self._of_shape(tensor, inputs)
+            return of_shape(tensor, inputs, self.rows, self._count)
         return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
 
     def _over_rows(
@@ -284,36 +301,14 @@ class ReductionReader:
         )
         for inner, outer in zip(graph.inputs, given, strict=True):
             inside.note(inner, *self.known(outer))
+            if source_of(outer).ref() in self.splits:
+                inside.splits.add(inner.ref())
         return [inside.known(each) for each in graph.outputs]
 
-    def _of_shape(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
-        op, shape = tensor.op, inputs[0]
-        if op.type in ("Identity", "Cast"):
-            return Reduction.SHAPE
-        measured = _measured(shape)
-        if measured is None or measured.ref() not in self.rows:
+    def _count(self, size: Any, of: Any) -> Reduction:
+        """Returns the kind of the number of elements of a tensor along its first axis."""
+        if source_of(of).ref() in self.splits:
+            # One more than there are rows, on each replica: these do not add up.
+            self._sizes_of_splits.add(size.ref())
             return Reduction.UNKNOWN
-        if op.type == "Prod":
-            return self._count()
-        begin = tf.get_static_value(inputs[1]) if op.type == "StridedSlice" else None
-        if begin is None or shape.shape.rank != 1:
-            return Reduction.OTHER
-        is_masked = op.get_attr("begin_mask") & 1
-        first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
-        # The sizes of the other axes are those of an example, equal everywhere.
-        if first:
-            return Reduction.SAME
-        return self._count() if tensor.shape.rank == 0 else Reduction.SHAPE
-
-    def _count(self) -> Reduction:
         return Reduction.SUM if self._has_varying_rows else Reduction.COUNT
-
-
-def _measured(shape: Any) -> Any:
-    """Returns the tensor whose shape this is; None for one that a function was given."""
-    while shape.op.type not in _MEASURES:
-        inputs = inputs_of(shape)
-        if not inputs:
-            return None
-        shape = inputs[0]
-    return shape.op.inputs[shape.value_index]

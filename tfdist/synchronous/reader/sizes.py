@@ -1,13 +1,18 @@
 """The elements of a shape that a step computes, as far as its graph shows them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tfdist.keras.graph import constant
+from tfdist.keras.graph import constant, inputs_of
+from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.rows import Rows
+
+MEASURES = frozenset(["Shape", "ShapeN", "Size"])
+"""Operations that return the shape of a tensor, or its product."""
 
 EXAMPLES = "the number of examples of the replica"
 
@@ -16,6 +21,49 @@ Size = int | str | None
 
 RowsOf = Callable[[Any], Rows | None]
 """Returns the rows of a tensor, or None if it has none."""
+
+
+def of_shape(
+    tensor: Any,
+    inputs: Sequence[Any],
+    with_rows: Container[Any],
+    count: Callable[[Any, Any], Reduction],
+) -> Reduction:
+    """Returns the kind of what is computed from a shape whose first element is a number of rows.
+
+    Args:
+        tensor: The result.
+        inputs: What it is computed from, the shape first.
+        with_rows: References of the tensors that have rows.
+        count: Returns the kind of a number of rows, given it and the tensor.
+    """
+    op, shape = tensor.op, inputs[0]
+    if op.type in ("Identity", "Cast"):
+        return Reduction.SHAPE
+    measured = _measured_by(shape)
+    if measured is None or measured.ref() not in with_rows:
+        return Reduction.UNKNOWN
+    if op.type == "Prod":
+        return count(tensor, measured)
+    begin = tf.get_static_value(inputs[1]) if op.type == "StridedSlice" else None
+    if begin is None or shape.shape.rank != 1:
+        return Reduction.OTHER
+    is_masked = op.get_attr("begin_mask") & 1
+    first = 0 if is_masked else int(begin[0]) % (shape.shape[0] or 1)
+    # The sizes of the other axes are those of an example, equal everywhere.
+    if first:
+        return Reduction.SAME
+    return count(tensor, measured) if tensor.shape.rank == 0 else Reduction.SHAPE
+
+
+def _measured_by(shape: Any) -> Any:
+    """Returns the tensor whose shape this is; None for one that a function was given."""
+    while shape.op.type not in MEASURES:
+        inputs = inputs_of(shape)
+        if not inputs:
+            return None
+        shape = inputs[0]
+    return shape.op.inputs[shape.value_index]
 
 
 def sizes(vector: Any, rows_of: RowsOf) -> list[Size] | None:

@@ -226,7 +226,7 @@ class ReplicaStep:
 
     def is_given(self, batch: Any) -> None:
         """Marks the tensors of a batch as rows, whatever they were computed from."""
-        self.reader.begin_with(tf.nest.flatten(batch, expand_composites=True))
+        self.reader.begin_with(batch)
 
     def is_same(self, values: Any) -> None:
         """Marks tensors as equal on every replica."""
