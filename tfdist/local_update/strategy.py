@@ -109,7 +109,8 @@ class LocalUpdateStrategy(
         peer_timeout: float = 30.0,
     ) -> None:
         # All arguments before the join: an error after it would leave the others waiting.
-        check_eager("LocalUpdateStrategy")
+        name = "LocalUpdateStrategy"
+        check_eager(name)
         arguments.check_no_checkpoints(os.environ)
         self._local_steps = arguments.checked_local_steps(local_steps)
         self._wire_dtype = arguments.checked_wire_dtype(wire_dtype)
@@ -117,7 +118,7 @@ class LocalUpdateStrategy(
         self._fragments = arguments.checked_fragments(
             fragments, self._overlap, self._local_steps
         )
-        config = worker_config_of(cluster, "LocalUpdateStrategy")
+        config = worker_config_of(cluster, name)
         mixing = Mean() if mixing is None else mixing
         self._mixing = arguments.checked_mixing(mixing, len(addresses(config)))
         self._outer_optimizer = arguments.checked_outer_optimizer(
@@ -125,11 +126,7 @@ class LocalUpdateStrategy(
         )
         MEMBERSHIP.check_none()
         self._exchange, names, mailboxes, rejoining = join(
-            config,
-            startup_timeout,
-            peer_timeout,
-            "LocalUpdateStrategy",
-            may_come_back=True,
+            config, startup_timeout, peer_timeout, name, may_come_back=True
         )
         self._workers = LocalPeers(self._exchange, names)
         super().__init__(_device())
