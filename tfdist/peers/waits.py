@@ -43,7 +43,12 @@ class Waits:
         self._board, self._names, self._me, self._abort = board, names, me, abort
         self.count = 0
         self._here: int | None = None
+        self._stopped = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stopped.set()
 
     @contextlib.contextmanager
     def at(self, wait: str) -> Iterator[None]:
@@ -67,8 +72,7 @@ class Waits:
 
     def _watch(self) -> None:
         last = told = None
-        stopped = threading.Event()
-        while not stopped.wait(_LOOK_EVERY):
+        while not self._stopped.wait(_LOOK_EVERY):
             last, here = self._here, last
             if here is None or here != last:
                 continue
