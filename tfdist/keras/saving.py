@@ -152,7 +152,7 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
 def _announce(paths: list[Any], driver: Any) -> None:
     """Tells the others, on the chief, that a save begins."""
     strategy = driver.strategy
-    if not strategy.is_chief or (board := getattr(strategy, "board", None)) is None:
+    if (board := getattr(strategy, "board", None)) is None or not strategy.is_chief:
         return
     for name in map(os.path.basename, filter(None, map(_absolute, paths))):
         board.tell(_begun(name), next_number(_saves.get(name, 0), driver.calls))
