@@ -1,12 +1,15 @@
 """Distribution strategies for TensorFlow and Keras 3.
 
 Importing this package changes nothing in TensorFlow or Keras, and imports neither: each
-public name imports its module when it is first used. `__init__.pyi` lists the names.
+public name imports its module when it is first used. `__init__.pyi` lists the names. Any
+other name is that of `tf.distribute`, so that `tfdist` can stand wherever that stood.
 """
 
 import ast
+import configparser
 import importlib
-import sys
+import importlib.metadata
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,10 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"tfdist.{name}")
+    if name == "__version__":
+        return _version()
     if name not in _MODULES:
-        raise AttributeError(_no_attribute(name), name=name)
+        return _of_tensorflow(name)
     try:
         module = importlib.import_module(_MODULES[name])
     except Exception:
@@ -50,13 +55,33 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _no_attribute(name: str) -> str:
-    message = f"module 'tfdist' has no attribute {name!r}"
-    if name.startswith("_"):
-        return message  # Python itself asks for some of these, and shows no message.
-    if hasattr(getattr(sys.modules.get("tensorflow"), "distribute", None), name):
-        return f"{message}, which is TensorFlow's own: tf.distribute.{name}"
-    from difflib import get_close_matches
+def _version() -> str:
+    try:
+        return importlib.metadata.version(__name__)
+    except importlib.metadata.PackageNotFoundError:
+        # In a checkout that is not installed.
+        config = configparser.ConfigParser()
+        config.read(Path(__file__).parents[1] / "setup.cfg")
+        return config["metadata"]["version"]
 
-    near = get_close_matches(name, __all__)
-    return f"{message}. Did you mean: {', '.join(near)}?" if near else message
+
+def _of_tensorflow(name: str) -> Any:
+    """Returns the value that `tf.distribute` has under a name.
+
+    Raises:
+        AttributeError: If it has none, or one that has strategies which tfdist replaces.
+    """
+    message = f"module 'tfdist' has no attribute {name!r}"
+    # Python itself asks for some of these, and for a module before it imports it.
+    if not (name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}")):
+        distribute = importlib.import_module("tensorflow").distribute
+        if name == "experimental":
+            message += ", which is TensorFlow's own: tf.distribute.experimental"
+        elif hasattr(distribute, name):
+            return getattr(distribute, name)
+        else:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, __all__)
+            message += f". Did you mean: {', '.join(near)}?" if near else ""
+    raise AttributeError(message, name=name)

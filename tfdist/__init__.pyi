@@ -146,3 +146,5 @@ from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation
     as embedding_lookup_sparse_with_distributed_aggregation,
 )
+
+__version__: str

@@ -130,6 +130,25 @@ def test_a_load_waits_for_the_save_that_the_chief_has_numbered_alike(
         assert load_from_chief(driver.strategy, "/a/model.keras", looks.copy) == looks
 
 
+@pytest.mark.parametrize("key", ["saved a.keras", "saving a.keras"])
+def test_a_chief_that_saves_again_before_a_load_is_an_error(key, nothing_saved):
+    driver, told = peers_of_a_job(is_chief=False)
+    driver.calls = 3
+    saving._number(["a.keras"], driver, is_done_here=False)
+    told["saved a.keras"] = number = (3 << 32) + 1
+
+    def load():
+        told[key] = number + 1
+        raise OSError("in part")
+
+    for read in (load, lambda: "the next one"):
+        with pytest.raises(saving.OvertakenError, match=r"strategy\.barrier"):
+            load_from_chief(driver.strategy, "a.keras", read)
+    # All workers have made another call: the worker is to load what is there.
+    told[key] = (4 << 32) + 1
+    assert load_from_chief(driver.strategy, "a.keras", lambda: "new") == "new"
+
+
 def test_a_save_that_the_chief_does_not_make_is_an_error(nothing_saved):
     driver, _ = peers_of_a_job(is_chief=False)
     saving._number(["a.keras"], driver, is_done_here=False)
@@ -153,7 +172,7 @@ def test_a_save_of_several_parts_counts_once(nothing_saved, monkeypatch, tmp_pat
     part = saving._surrounded(lambda model, path: None, "save")
     whole = saving._surrounded(lambda model, path: part(model, path), "save")
     whole(object(), tmp_path / "a.keras")
-    assert told == {"saved a.keras": 1}
+    assert told == {"saving a.keras": 1, "saved a.keras": 1}
 
 
 @pytest.mark.parametrize(

@@ -557,7 +557,7 @@ def test_cluster_without_ps():
 )
 def test_cluster_of_another_type():
     spec = tf.train.ClusterSpec({"ps": ["a:1"]})
-    with pytest.raises(TypeError, match="cluster is a tf_config.TFConfig.*ClusterSpec"):
+    with pytest.raises(TypeError, match="cluster_resolver must be.*ClusterSpec"):
         tfdist.ParameterServerStrategy(spec)
 
 

@@ -142,4 +142,4 @@ def test_a_cluster_that_does_not_fit_is_refused(cluster, task, words):
 
     config = tf_config.TFConfig(tf_config.Cluster(**cluster), tf_config.Task(*task))
     with pytest.raises(tf_config.ClusterError, match=words):
-        tfdist.LocalUpdateStrategy(2, cluster=config)
+        tfdist.LocalUpdateStrategy(2, cluster_resolver=config)

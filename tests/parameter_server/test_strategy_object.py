@@ -100,3 +100,8 @@ def test_accelerators_are_those_that_tensorflow_counts(strategy, monkeypatch, gp
 def _environment(resolver):
     task = {"type": resolver.task_type, "index": resolver.task_id}
     return json.dumps({"cluster": resolver.cluster_spec().as_dict(), "task": task})
+
+
+def test_a_program_of_tensorflow_runs_as_it_is_written(run_program):
+    said = run_program("tutorial_coordinator.py").stdout.splitlines()
+    assert said[-2:] == ["steps 20", "tasks ['chief', 'ps', 'worker']"]

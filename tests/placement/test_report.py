@@ -39,7 +39,7 @@ def kernel(rows, ps):
 def test_one_large_variable_on_one_ps_is_to_be_split():
     report = PlacementReport(3, (kernel(784, 1), kernel(2, 0)))
     assert str(report).splitlines()[-1] == (
-        "kernel_1 is large, and on ps 1 alone: ParameterServerStrategy(partitioner="
+        "kernel_1 is large, and on ps 1 alone: ParameterServerStrategy(variable_partitioner="
         "tfdist.MinSizePartitioner(262144, max_shards=3)) splits such weights"
     )
 

@@ -18,7 +18,7 @@ class ByName:
 
 strategy = tfdist.ParameterServerStrategy(
     placement=ByName(),
-    partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+    variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
         min_shard_bytes=1000, max_shards=2
     ),
 )

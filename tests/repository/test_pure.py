@@ -198,12 +198,22 @@ def test_an_unknown_name_is_an_attribute_error(name, message):
         getattr(tfdist, name)
 
 
-def test_a_name_of_tensorflow_alone_is_said_to_be_its_own(monkeypatch):
-    distribute = types.SimpleNamespace(MirroredStrategy=object)
+def test_names_that_tfdist_does_not_replace_are_those_of_tensorflow(monkeypatch):
+    distribute = types.SimpleNamespace(
+        MirroredStrategy=object, RoundRobin=object, experimental=object
+    )
     tensorflow = types.SimpleNamespace(distribute=distribute)
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    with pytest.raises(AttributeError, match=r"own: tf\.distribute\.MirroredStrategy$"):
-        tfdist.MirroredStrategy  # noqa: B018
+    assert tfdist.MirroredStrategy is object
+    assert tfdist.RoundRobin is not object
+    with pytest.raises(AttributeError, match=r"own: tf\.distribute\.experimental$"):
+        tfdist.experimental  # noqa: B018
+
+
+def test_the_version_is_that_of_the_checkout():
+    assert (
+        f"\nversion = {tfdist.__version__}\n" in (ROOT.parent / "setup.cfg").read_text()
+    )
 
 
 def test_names_on_an_old_tensorflow_say_which_one_is_needed():

@@ -202,6 +202,7 @@ def waiting_at(monkeypatch, *points):
                 raise RuntimeError("aborted")
         except RuntimeError as error:
             errors[me] = error
+        waits.stop()
 
     is_deadlock = len(points[0]) == len(points[1]) and points[0] != points[1]
     threads = [threading.Thread(target=come, args=each) for each in enumerate(points)]
@@ -221,6 +222,28 @@ def test_workers_that_wait_for_different_calls_fail(monkeypatch):
     for error in found:
         assert isinstance(error, calls.LoneCallError)
         assert words in str(error)
+
+
+def test_messages_of_other_calls_name_both_calls(monkeypatch):
+    """They fail before either worker has waited for long enough to tell."""
+    monkeypatch.setattr("tfdist.peers.waits._LOOK_EVERY", 10.0)
+    boards, errors = Boards(), []
+
+    def come(me, wait):
+        waits = Waits(boards, WORKERS, me, abort=lambda _: None)
+        with pytest.raises(calls.LoneCallError) as raised, waits.at(wait):
+            raise tf.errors.InternalError(None, None, "mismatch in the collective 9")
+        waits.stop()
+        errors.append(str(raised.value))
+
+    points = enumerate(["train_on_batch", calls.STEP])
+    threads = [threading.Thread(target=come, args=each) for each in points]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    words = "worker:0 calls train_on_batch, and worker:1 comes to a step"
+    assert [words in each for each in errors] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import atexit
 import copy
 import os
+import socket
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -26,32 +27,73 @@ def check_eager(strategy: str) -> None:
         )
 
 
-def config_of(cluster: tf_config.TFConfig | None, launch: str) -> tf_config.TFConfig:
+Given: TypeAlias = (
+    tf.distribute.cluster_resolver.ClusterResolver | tf_config.TFConfig | None
+)
+"""What a strategy takes as `cluster_resolver`."""
+
+
+def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TFConfig:
     """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
-    `launch` has the flags of `python -m launch.local` that start such a cluster.
+    Args:
+        given: What the strategy was given.
+        launch: The flags of `python -m launch.local` that start such a cluster.
+        is_chief: True if this process is the chief where a resolver names no task.
     """
-    if cluster is None and not os.environ.get(contract.TF_CONFIG):
+    if isinstance(given, tf.distribute.cluster_resolver.ClusterResolver):
+        return _config_of_resolver(given, is_chief)
+    if given is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
             f"TF_CONFIG is not set: start this script with `python -m launch.local "
             f"{launch} SCRIPT` for a cluster on this machine, or with `python -m "
             "launch.task` on each host of a cluster"
         )
-    if cluster is None:
+    if given is None:
         return tf_config.TFConfig.from_environment()
-    if not isinstance(cluster, tf_config.TFConfig):
+    if not isinstance(given, tf_config.TFConfig):
         raise TypeError(
-            "cluster is a tf_config.TFConfig(cluster, tf_config.Task('chief', 0)): the "
-            f"tf_config.Cluster, and this process's task; received {cluster!r}"
+            "cluster_resolver must be a tf.distribute.cluster_resolver.ClusterResolver, "
+            "or a tf_config.TFConfig(cluster, tf_config.Task('chief', 0)): the "
+            f"tf_config.Cluster, and this process's task; received {given!r}"
         )
-    return cluster
+    return given
 
 
-def worker_config_of(
-    cluster: tf_config.TFConfig | None, strategy: str
+def _config_of_resolver(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver, is_chief: bool
 ) -> tf_config.TFConfig:
+    if isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver):
+        raise tf_config.ClusterError(
+            "cluster_resolver must resolve a cluster of CPUs or GPUs; received one of TPUs, "
+            "on which tf.distribute.TPUStrategy trains"
+        )
+    jobs = dict(resolver.cluster_spec().as_dict())
+    # Slurm's knows the task once it has resolved the cluster.
+    job, index = resolver.task_type, resolver.task_id
+    if is_chief and job in (None, "", "chief") and "chief" not in jobs:
+        # As under TensorFlow, a coordinator that the cluster does not list.
+        job, index, jobs["chief"] = "chief", 0, [f"localhost:{_free_port()}"]
+    if not job:
+        raise tf_config.ClusterError(
+            "cluster_resolver must name the task of this process; received a "
+            f"{type(resolver).__name__} that names none. Pass it task_type= and task_id=, "
+            "or start this script with a TF_CONFIG and leave cluster_resolver out"
+        )
+    return tf_config.TFConfig(
+        tf_config.Cluster.from_dict(jobs), tf_config.Task(job, index or 0)
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
+
+
+def worker_config_of(given: Given, strategy: str) -> tf_config.TFConfig:
     """Returns a cluster without ps, and this process's task: the chief or a worker."""
-    config = config_of(cluster, "--num_ps=0 --num_workers=2")
+    config = config_of(given, "--num_ps=0 --num_workers=2")
     if config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             f"{strategy} keeps no variables on a ps; received the jobs "

@@ -5,13 +5,14 @@ import tensorflow as tf
 import tf_config
 from tfdist.cluster import status
 from tfdist.cluster.lost_variables import losing_variables
-from tfdist.cluster.membership import config_of
+from tfdist.cluster.membership import Given, config_of
 from tfdist.cluster.startup import wait_for
 
 
-def chief_of(cluster: tf_config.TFConfig | None, who: str) -> tf_config.TFConfig:
+def chief_of(given: Given, who: str) -> tf_config.TFConfig:
     """Returns the configuration of a chief with workers and without ps."""
-    config = config_of(cluster, "--num_ps=0 --num_workers=2 --program=coordinator")
+    launch = "--num_ps=0 --num_workers=2 --program=coordinator"
+    config = config_of(given, launch, is_chief=True)
     jobs = config.cluster.jobs()
     if config.cluster.has_parameter_servers or "worker" not in jobs:
         raise tf_config.ClusterError(

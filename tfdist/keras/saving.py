@@ -8,7 +8,8 @@ A worker whose script saves and loads at once waits until the chief has saved: i
 of `save` has done nothing. So does a worker that saves to a directory of its own, as
 TensorFlow's guides do, and loads the chief's file of the same name. Scripts save in the same
 order, so that both number the saves of a name alike, and the chief tells the number of each
-save that it has ended. Without such a call, the error of the load says what to do.
+save that it has begun, and has ended. A chief that saves on, before the others have loaded,
+is an error there. Without such a call, the error of the load says what to do.
 """
 
 import contextlib
@@ -37,6 +38,11 @@ _ERRORS = (
     tf.errors.DataLossError,
 )
 
+_OVERTAKEN = (
+    "the chief must not save {} again before every worker has loaded what it saved before; "
+    "it did. Call strategy.barrier() on every worker between the load and the next save"
+)
+
 _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
@@ -46,6 +52,10 @@ _left_to_chief: dict[str, int] = {}
 """By its path, the save that this worker has left to the chief; 0 if it saved, too."""
 _is_within = ContextVar("is_within", default=False)
 """Whether a save is part of another one."""
+
+
+class OvertakenError(RuntimeError):
+    """The chief has saved a file again before this worker has loaded it."""
 
 
 def install() -> None:
@@ -119,14 +129,16 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
         is_outermost, token = not _is_within.get(), _is_within.set(True)
+        paths = [path_of((saved, *args), kwargs)] if own else []
         result = None
         try:
             with driver.storing(saved, operation) as is_done_here:
+                if is_outermost:
+                    _announce(paths, driver)
                 if is_done_here:
                     result = function(saved, *args, **kwargs)
         finally:
             _is_within.reset(token)
-        paths = [path_of((saved, *args), kwargs)] if own else []
         if operation == "checkpoint" and isinstance(result, str):
             # Every worker writes one, and may load the chief's.
             paths = [result, os.path.dirname(result)]
@@ -135,6 +147,15 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         return result
 
     return surrounded
+
+
+def _announce(paths: list[Any], driver: Any) -> None:
+    """Tells the others, on the chief, that a save begins."""
+    strategy = driver.strategy
+    if (board := getattr(strategy, "board", None)) is None or not strategy.is_chief:
+        return
+    for name in map(os.path.basename, filter(None, map(_absolute, paths))):
+        board.tell(_begun(name), next_number(_saves.get(name, 0), driver.calls))
 
 
 def _number(paths: list[Any], driver: Any, is_done_here: bool) -> None:
@@ -172,14 +193,31 @@ def load_from_chief(
         number = awaited(key, _left_to_chief, _saves)
         if number and not strategy.is_chief:
             deadline = time.monotonic() + seconds
-            name = _key(os.path.basename(key))
-            while strategy.board.told([name])[0] < number:
+            name = os.path.basename(key)
+            while strategy.board.told([_key(name)])[0] < number:
                 if time.monotonic() > deadline:
                     raise FileNotFoundError(
                         f"the chief has not saved {path} within {seconds:g} s"
                     )
                 time.sleep(_LOOK_EVERY)
+            try:
+                return load()
+            finally:
+                newest = max(strategy.board.told([_key(name), _begun(name)]))
+                if is_overtaken(number, newest):
+                    raise OvertakenError(_OVERTAKEN.format(path))
         return load()
+
+
+def is_overtaken(number: int, newest: int) -> bool:
+    """Returns True if the chief has saved again before a worker has loaded a save.
+
+    After a later call of all workers, that is what the worker is to load.
+
+    >>> [is_overtaken((3 << 32) + 1, newest) for newest in ((3 << 32) + 2, (4 << 32) + 1)]
+    [True, False]
+    """
+    return newest > number and newest >> 32 == number >> 32
 
 
 def awaited(path: str, left: Mapping[str, int], saves: Mapping[str, int]) -> int:
@@ -192,6 +230,10 @@ def awaited(path: str, left: Mapping[str, int], saves: Mapping[str, int]) -> int
 
 def _key(name: str) -> str:
     return f"saved {name}"
+
+
+def _begun(name: str) -> str:
+    return f"saving {name}"
 
 
 def _absolute(path: Any) -> str:

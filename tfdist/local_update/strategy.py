@@ -7,11 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import tf_config
 from tfdist.cluster import status
 from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
     MEMBERSHIP,
+    Given,
     JoinsOnce,
     check_eager,
     worker_config_of,
@@ -55,8 +55,9 @@ class LocalUpdateStrategy(
             the same methods.
         outer_optimizer: A Keras optimizer that takes the change since the last mix for a
             gradient (DiLoCo, arXiv 2311.08105). None: the mean is the new model.
-        cluster: The cluster of workers, optionally with a chief, and this process's task
-            in it. Read from the environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of workers, optionally with a chief, and this process's task in it: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default.
         wire_dtype: "bfloat16" or "int8", in which trainable weights travel: a half or a
             quarter of the bytes, and 0.4% for the scales of int8. What rounding loses is
             added to the next message (error feedback). With `Mean`, the change since the
@@ -100,7 +101,7 @@ class LocalUpdateStrategy(
         local_steps: int,
         mixing: Mixing | None = None,
         outer_optimizer: keras.optimizers.Optimizer | None = None,
-        cluster: tf_config.TFConfig | None = None,
+        cluster_resolver: Given = None,
         *,
         wire_dtype: str | None = None,
         overlap: bool = False,
@@ -118,7 +119,7 @@ class LocalUpdateStrategy(
         self._fragments = arguments.checked_fragments(
             fragments, self._overlap, self._local_steps
         )
-        config = worker_config_of(cluster, name)
+        config = worker_config_of(cluster_resolver, name)
         mixing = Mean() if mixing is None else mixing
         self._mixing = arguments.checked_mixing(mixing, len(addresses(config)))
         self._outer_optimizer = arguments.checked_outer_optimizer(

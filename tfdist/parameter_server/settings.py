@@ -8,7 +8,7 @@ from typing import Any
 import tf_config
 from tf_config import contract
 from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.cluster.membership import config_of
+from tfdist.cluster.membership import Given, config_of
 from tfdist.cluster.presence import min_workers_of
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
@@ -47,7 +47,7 @@ class Settings:
 
 
 def settings_of(
-    cluster: tf_config.TFConfig | None,
+    cluster_resolver: Given,
     placement: Placement | None,
     partitioner: Callable[..., Any] | None,
     startup_timeout: float,
@@ -78,7 +78,7 @@ def settings_of(
     checkpoints = _checkpoints(checkpoint_dir, checkpoint_interval, checkpoints_to_keep)
     stall_timeout = _stall_timeout(stall_timeout)
     check_on_stall(on_stall)
-    config = _chief_of(cluster)
+    config = _chief_of(cluster_resolver)
     # How many devices the workers have is known once they are connected.
     for_workers(consistency, len(config.cluster.worker))
     return Settings(
@@ -123,8 +123,8 @@ def _stall_timeout(given: float | None) -> float:
     return seconds
 
 
-def _chief_of(cluster: tf_config.TFConfig | None) -> tf_config.TFConfig:
-    cluster = config_of(cluster, "--num_ps=2 --num_workers=2")
+def _chief_of(given: Given) -> tf_config.TFConfig:
+    cluster = config_of(given, "--num_ps=2 --num_workers=2", is_chief=True)
     if not cluster.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             "ParameterServerStrategy needs a cluster with a ps, a worker and a chief; "

@@ -8,10 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-import tf_config
 from tfdist.cluster import spinning, status
 from tfdist.cluster.lost_variables import losing_variables
-from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager, resolver_of
+from tfdist.cluster.membership import (
+    MEMBERSHIP,
+    Given,
+    JoinsOnce,
+    check_eager,
+    resolver_of,
+)
 from tfdist.cluster.reach import have_workers_reach_ps
 from tfdist.consistency.combinations import check_combination
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
@@ -49,16 +54,18 @@ class ParameterServerStrategy(
     every gradient from the worker to the ps; optimizer slots stay on the ps.
 
     Args:
-        cluster: The cluster, with this process's task as the chief. Defaults to the
-            environment variable TF_CONFIG.
-        placement: Which ps a variable lives on. Defaults to `BestFit()`.
-        partitioner: Splits large variables, including Keras's, over several ps: one of
+        cluster_resolver: The cluster, and this process's task in it: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default. If it names neither
+            a chief nor a task, this process is the chief.
+        variable_partitioner: Splits large variables, including Keras's, over several ps: one of
             `tf.distribute.experimental.partitioners` or of tfdist's own. Keras still
             sees a single variable, and its optimizer slots are split in the same way;
             a `tf.Variable` becomes TensorFlow's `ShardedVariable`. By default, if there is
             no `placement` either, weights that take 4 ms or more on links slower than
             400 MB/s are split, unless they are tables of embeddings;
             `FixedShardsPartitioner(1)` splits none.
+        placement: Which ps a variable lives on. Defaults to `BestFit()`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
         min_workers: How many workers are enough to start and to go on. The others join
             a running `fit` when they come; one that goes away is not waited for.
@@ -115,10 +122,10 @@ class ParameterServerStrategy(
 
     def __init__(
         self,
-        cluster: tf_config.TFConfig | None = None,
-        placement: Placement | None = None,
-        partitioner: Callable[..., Any] | None = None,
+        cluster_resolver: Given = None,
+        variable_partitioner: Callable[..., Any] | None = None,
         *,
+        placement: Placement | None = None,
         startup_timeout: float = 60.0,
         min_workers: int | None = None,
         stall_timeout: float | None = None,
@@ -133,9 +140,9 @@ class ParameterServerStrategy(
     ) -> None:
         check_eager("ParameterServerStrategy")
         settings = settings_of(
-            cluster,
+            cluster_resolver,
             placement,
-            partitioner,
+            variable_partitioner,
             startup_timeout,
             min_workers,
             stall_timeout,

@@ -33,7 +33,7 @@ REMEDY = (
 )
 
 # In TensorFlow's errors: one message meets another.
-_NOT_MET = "mismatch in the collective"
+NOT_MET = "mismatch in the collective"
 
 
 class LoneCallError(RuntimeError):
@@ -123,7 +123,7 @@ def naming_lone_calls() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if _NOT_MET not in error.message:
+        if NOT_MET not in error.message:
             raise
         raise LoneCallError(
             "another worker has made a call that this worker does not make at the same "

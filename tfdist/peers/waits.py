@@ -6,11 +6,12 @@ number, and are not the same, wait for each other forever: no clock has to tell.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdist import _tf
 from tfdist.cluster.board import Board
-from tfdist.peers.calls import REMEDY, WAITS, LoneCallError, differing
+from tfdist.peers.calls import NOT_MET, REMEDY, WAITS, LoneCallError, differing
 
 _LOOK_EVERY = 1.0  # seconds
 _BITS = 8
@@ -43,7 +44,12 @@ class Waits:
         self._board, self._names, self._me, self._abort = board, names, me, abort
         self.count = 0
         self._here: int | None = None
+        self._stopped = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stopped.set()
 
     @contextlib.contextmanager
     def at(self, wait: str) -> Iterator[None]:
@@ -58,8 +64,11 @@ class Waits:
             yield
         except StopIteration:
             raise
-        except Exception:
-            if words := self._elsewhere(self._here):
+        except Exception as error:
+            # Messages of two calls meet before either worker has told of its own.
+            has_told = NOT_MET not in str(error)
+            look = self._elsewhere if has_told else self._told_in_time
+            if words := look(self._here):
                 raise LoneCallError(words) from None
             raise
         finally:
@@ -67,8 +76,7 @@ class Waits:
 
     def _watch(self) -> None:
         last = told = None
-        stopped = threading.Event()
-        while not stopped.wait(_LOOK_EVERY):
+        while not self._stopped.wait(_LOOK_EVERY):
             last, here = self._here, last
             if here is None or here != last:
                 continue
@@ -78,6 +86,13 @@ class Waits:
             if words := self._elsewhere(here):
                 self._abort(words)
                 return
+
+    def _told_in_time(self, here: int) -> str:
+        self._board.tell(f"waits {self._me}", here)
+        end = time.monotonic() + _LOOK_EVERY
+        while not (words := self._elsewhere(here)) and time.monotonic() < end:
+            time.sleep(_LOOK_EVERY / 10)
+        return words
 
     def _elsewhere(self, here: int) -> str:
         keys = [f"waits {index}" for index in range(len(self._names))]

@@ -69,7 +69,7 @@ class PlacementReport:
             return ""
         return (
             f"{largest.name} is large, and on ps {fullest} alone: "
-            "ParameterServerStrategy(partitioner=tfdist.MinSizePartitioner("
+            "ParameterServerStrategy(variable_partitioner=tfdist.MinSizePartitioner("
             f"{_LARGE // 2}, max_shards={self.num_ps})) splits such weights"
         )
 

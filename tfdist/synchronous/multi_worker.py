@@ -1,5 +1,6 @@
 """`MultiWorkerMirroredStrategy`: a copy of the model on every worker, in lockstep."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from tfdist.cluster import status
 from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
     MEMBERSHIP,
+    Given,
     check_eager,
     resolver_of,
     worker_config_of,
@@ -36,8 +38,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
     Cost: a step moves each gradient over every worker's link about twice.
 
     Args:
-        cluster: The cluster of workers, optionally with a chief, and this process's
-            task in it. Read from the environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of workers, optionally with a chief, and this process's task in it: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default.
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for
             the exchange of gradients. By default, they are sent in packs of 2 MB or
             more, the last layer's first, while the backward pass still runs.
@@ -67,7 +70,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
 
     def __init__(
         self,
-        cluster: tf_config.TFConfig | None = None,
+        cluster_resolver: Given = None,
         communication_options: Any = None,
         *,
         startup_timeout: float = 60.0,
@@ -78,7 +81,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
     ) -> None:
         check_replica_loss(replica_loss)
         check_eager("MultiWorkerMirroredStrategy")
-        config = worker_config_of(cluster, "MultiWorkerMirroredStrategy")
+        config = worker_config_of(cluster_resolver, "MultiWorkerMirroredStrategy")
         MEMBERSHIP.check_none()
         options = communication_options or _default_options()
         resolver = resolver_of(config)
@@ -93,6 +96,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         names, me = extended.worker_names, extended.worker_index
         if len(names) > 1:
             self.waits = Waits(self.board, names, me)
+            weakref.finalize(self, self.waits.stop).atexit = False
         status.publish_here(config)
 
     @property

@@ -6,9 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-import tf_config
 from tfdist.all_reduce.cross_device_ops import AllReduce
-from tfdist.cluster.membership import MEMBERSHIP, check_eager, resolver_of
+from tfdist.cluster.membership import MEMBERSHIP, Given, check_eager, resolver_of
 from tfdist.cluster.one_script import chief_of, connect_to_workers
 from tfdist.synchronous.ring_extended import RingExtended
 from tfdist.synchronous.strategy import (
@@ -33,8 +32,9 @@ class RingStrategy(SynchronousStrategy):
     milliseconds per worker.
 
     Args:
-        cluster: The cluster of a chief and workers, with the chief as this process's
-            task. Read from the environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of a chief, which this process is, and workers, and this process's task in it: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default.
         cross_device_ops: The all-reduce of gradients. `tfdist.RingAllReduce()` by
             default.
         startup_timeout: How long to wait for the workers, in seconds.
@@ -66,7 +66,7 @@ class RingStrategy(SynchronousStrategy):
 
     def __init__(
         self,
-        cluster: tf_config.TFConfig | None = None,
+        cluster_resolver: Given = None,
         cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
         *,
         startup_timeout: float = 60.0,
@@ -83,7 +83,7 @@ class RingStrategy(SynchronousStrategy):
                 f"received {ops!r}"
             )
         check_eager("RingStrategy")
-        config = chief_of(cluster, "RingStrategy")
+        config = chief_of(cluster_resolver, "RingStrategy")
         MEMBERSHIP.check_none()
         addresses = connect_to_workers(config, startup_timeout, "RingStrategy")
         MEMBERSHIP.joined(self)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import tf_config
 from tfdist.cluster import status
 from tfdist.cluster.membership import (
     MEMBERSHIP,
+    Given,
     JoinsOnce,
     check_eager,
     worker_config_of,
@@ -40,8 +40,9 @@ class Workers(JoinsOnce):
     Every worker runs the same program. The first one is the server.
 
     Args:
-        cluster: The cluster of workers, and this process's task in it. Read from the
-            environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of workers, and this process's task in it: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default.
         startup_timeout: How long to wait for the other workers, in seconds.
         peer_timeout: How long another worker may fail to answer before the others continue
             without it, in seconds. One that is slow, and answers, is waited for.
@@ -57,13 +58,13 @@ class Workers(JoinsOnce):
 
     def __init__(
         self,
-        cluster: tf_config.TFConfig | None = None,
+        cluster_resolver: Given = None,
         *,
         startup_timeout: float = 60.0,
         peer_timeout: float = 30.0,
     ) -> None:
         check_eager("federated.Workers")
-        config = worker_config_of(cluster, "federated.Workers")
+        config = worker_config_of(cluster_resolver, "federated.Workers")
         MEMBERSHIP.check_none()
         joined = join(config, startup_timeout, peer_timeout, "federated.Workers")
         MEMBERSHIP.joined(self)
