@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._refusal import advise
+from tfdist._refusal import RefusalError, advise
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.driver import driver_of
 
@@ -54,7 +54,7 @@ _is_within = ContextVar("is_within", default=False)
 """Whether a save is part of another one."""
 
 
-class OvertakenError(RuntimeError):
+class OvertakenError(RefusalError):
     """The chief has saved a file again before this worker has loaded it."""
 
 
