@@ -212,7 +212,8 @@ def test_names_that_tfdist_does_not_replace_are_those_of_tensorflow(monkeypatch)
 
 def test_the_version_is_that_of_the_checkout():
     assert (
-        f"\nversion = {tfdist.__version__}\n" in (ROOT.parent / "setup.cfg").read_text()
+        f"\nversion = {tfdist.__version__}\n"
+        in (Path(__file__).parents[2] / "setup.cfg").read_text()
     )
 
 

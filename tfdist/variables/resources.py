@@ -1,11 +1,9 @@
 """Resources on a ps that are no variables of a model."""
 
 import contextlib
-import gc
 import queue
 import secrets
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-
-_PAUSE = 1.0  # seconds
 
 
 class Resource:
@@ -44,8 +40,7 @@ def release_with(owner: Any, variable: tf.Variable) -> None:
     """Gives the memory of a ps's variable back once a Python object is gone.
 
     TensorFlow keeps the handle that a function has captured for ever, and with it the
-    value, after the variable, the function and its graph are gone. While a function is
-    still there that has captured it, so is the value.
+    value, after the variable, the function and its graph are gone.
     """
     _later(owner, variable.device, _empty, variable.handle, variable.dtype)
 
@@ -64,35 +59,15 @@ def _put(*release: Any) -> None:
 
 
 def _release() -> None:
-    waiting: list[Any] = []
     # On the shared executor, what a ps does not answer holds up all threads.
     with _tf.executor_scope(_tf.new_executor()):
         while True:
-            waiting.append(_unused.get())
-            # A model in one go, and when the garbage collector has come to its functions.
-            end = time.monotonic() + _PAUSE
-            with contextlib.suppress(queue.Empty):
-                while (left := end - time.monotonic()) > 0:
-                    waiting.append(_unused.get(timeout=left))
-            waiting = _released(waiting)
-
-
-def _released(waiting: list[Any]) -> list[Any]:
-    """Releases what no function can read, and returns the rest."""
-    used = _captured()
-    for device, release, args in waiting:
-        if id(args[0]) not in used:
+            device, release, args = _unused.get()
             # A ps that cannot be reached has lost it anyway.
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
                 release(*args)
-    return [each for each in waiting if id(each[2][0]) in used]
-
-
-def _captured() -> set[int]:
-    """Returns the identities of the handles that functions of the program have."""
-    kind = tf.types.experimental.ConcreteFunction
-    functions = [each for each in gc.get_objects() if issubclass(type(each), kind)]
-    return {id(handle) for each in functions for handle in each.captured_inputs}
+            # While this thread waits for the next one, it must not keep the last.
+            del args
 
 
 def _destroy(handle: tf.Tensor) -> None:
