@@ -571,6 +571,12 @@ def test_placement_without_place():
 
 
 @pytest.mark.parameter_server
+def test_placement_in_the_place_of_a_partitioner():
+    with pytest.raises(TypeError, match="partitioner must be.*received.*BestFit"):
+        tfdist.ParameterServerStrategy(None, tfdist.BestFit())
+
+
+@pytest.mark.parameter_server
 def test_placement_that_is_a_class():
     with pytest.raises(TypeError, match=r"an object, not a class.*RoundRobin\(\)"):
         tfdist.ParameterServerStrategy(placement=tfdist.RoundRobin)

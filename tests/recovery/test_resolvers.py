@@ -67,6 +67,7 @@ def test_a_coordinator_need_not_be_in_the_cluster(task):
     ("resolver", "words"),
     [
         (simple(WORKERS), "SimpleClusterResolver that names none"),
+        (simple(WORKERS, "worker"), "SimpleClusterResolver that names worker. Pass"),
         (simple(WORKERS, "worker", 2), "worker:2 is not in the cluster"),
         (simple({"master": ["a:1"]}, "master", 0), "did you mean"),
         (resolvers.TFConfigClusterResolver(), "names none"),

@@ -74,11 +74,12 @@ def _config_of_resolver(
     if is_chief and job in (None, "", "chief") and "chief" not in jobs:
         # As under TensorFlow, a coordinator that the cluster does not list.
         job, index, jobs["chief"] = "chief", 0, [f"localhost:{_free_port()}"]
-    if not job:
+    # All processes that leave their index out would be the first task of the job.
+    if not job or (index is None and len(jobs.get(job, ())) > 1):
         raise tf_config.ClusterError(
             "cluster_resolver must name the task of this process; received a "
-            f"{type(resolver).__name__} that names none. Pass it task_type= and task_id=, "
-            "or start this script with a TF_CONFIG and leave cluster_resolver out"
+            f"{type(resolver).__name__} that names {job or 'none'}. Pass it task_type= and "
+            "task_id=, or start this script with a TF_CONFIG and leave cluster_resolver out"
         )
     return tf_config.TFConfig(
         tf_config.Cluster.from_dict(jobs), tf_config.Task(job, index or 0)

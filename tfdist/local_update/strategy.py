@@ -55,9 +55,9 @@ class LocalUpdateStrategy(
             the same methods.
         outer_optimizer: A Keras optimizer that takes the change since the last mix for a
             gradient (DiLoCo, arXiv 2311.08105). None: the mean is the new model.
-        cluster_resolver: The cluster of workers, optionally with a chief, and this process's task in it: a
-            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
-            Read from the environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of workers, optionally with a chief, and this
+            process's task in it: a `tf.distribute.cluster_resolver.ClusterResolver` or a
+            `tf_config.TFConfig`. Read from the environment variable TF_CONFIG by default.
         wire_dtype: "bfloat16" or "int8", in which trainable weights travel: a half or a
             quarter of the bytes, and 0.4% for the scales of int8. What rounding loses is
             added to the next message (error feedback). With `Mean`, the change since the

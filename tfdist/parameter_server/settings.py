@@ -17,6 +17,7 @@ from tfdist.liveness.stall import check_on_stall
 from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
 from tfdist.parameter_server.narrow import checked_wire_dtype
 from tfdist.placement.placement import Placement, check_placement
+from tfdist.variables.creation import check_partitioner
 
 Path = str | os.PathLike[str]
 
@@ -65,6 +66,8 @@ def settings_of(
     """Checks the arguments of a strategy; see there."""
     if placement is not None:
         check_placement(placement)
+    if partitioner is not None:
+        check_partitioner(partitioner)
     exchange = Every() if exchange is None else exchange
     check_exchange(exchange)
     # Before the launcher's policy takes the place of None.

@@ -38,9 +38,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
     Cost: a step moves each gradient over every worker's link about twice.
 
     Args:
-        cluster_resolver: The cluster of workers, optionally with a chief, and this process's task in it: a
-            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
-            Read from the environment variable TF_CONFIG by default.
+        cluster_resolver: The cluster of workers, optionally with a chief, and this
+            process's task in it: a `tf.distribute.cluster_resolver.ClusterResolver` or a
+            `tf_config.TFConfig`. Read from the environment variable TF_CONFIG by default.
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for
             the exchange of gradients. By default, they are sent in packs of 2 MB or
             more, the last layer's first, while the backward pass still runs.
@@ -109,7 +109,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         has_gpus = self.extended.has_gpus
         if not has_gpus and len(self.extended.worker_devices) == 1:
             # TensorFlow's iterator for several devices passes each element through a
-            # thread and two buffers: half of a small model's step on a CPU.
+            # thread and two buffers, a good part of a small model's step on a CPU.
             return shares
         # Prefetching to the device costs 0.2 s per epoch and gains nothing on a CPU.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=has_gpus)

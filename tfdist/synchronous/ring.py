@@ -32,7 +32,7 @@ class RingStrategy(SynchronousStrategy):
     milliseconds per worker.
 
     Args:
-        cluster_resolver: The cluster of a chief, which this process is, and workers, and this process's task in it: a
+        cluster_resolver: The cluster of a chief, which this process is, and workers: a
             `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
             Read from the environment variable TF_CONFIG by default.
         cross_device_ops: The all-reduce of gradients. `tfdist.RingAllReduce()` by

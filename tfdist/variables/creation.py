@@ -91,11 +91,7 @@ def partition_variables(
         TypeError: If `partitioner` is not callable.
         ValueError: If there is no such strategy.
     """
-    if not callable(partitioner):
-        raise TypeError(
-            "partitioner is a function of a shape and a dtype, for example "
-            f"tfdist.FixedShardsPartitioner(2); received {partitioner!r}"
-        )
+    check_partitioner(partitioner)
     if partition_strategy not in (DIV, MOD):
         raise ValueError(
             f"partition_strategy is {DIV} or {MOD}; received {partition_strategy!r}"
@@ -104,6 +100,17 @@ def partition_variables(
     rows_only = rows_only or partition_strategy == MOD
     with creating(request=Request(partitioner, partition_strategy, rows_only)):
         yield
+
+
+def check_partitioner(partitioner: object) -> None:
+    """Checks that an object is a partitioner: a TypeError if not."""
+    # Placements can be called, too, by TensorFlow 1's replica_device_setter.
+    if not callable(partitioner) or hasattr(partitioner, "place"):
+        raise TypeError(
+            "a partitioner must be a function of a shape and a dtype, for example "
+            f"tfdist.FixedShardsPartitioner(2); received {partitioner!r}. A placement is "
+            "passed to a strategy by name: placement=..."
+        )
 
 
 def shard_name(name: str, layout: Layout, index: int) -> str:

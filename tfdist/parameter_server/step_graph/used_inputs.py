@@ -43,14 +43,7 @@ def reached(
 
 def dependents_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Returns operations and all that depend on them."""
-    found: set[tf.Operation] = set()
-    pending = list(ops)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending += _tf.waiting_for(op)
-    return found
+    return reached(ops, _tf.waiting_for)
 
 
 def without_unused_handles(definition: Any, graph: Any) -> None:
