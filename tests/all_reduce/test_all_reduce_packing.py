@@ -1,7 +1,9 @@
 import numpy as np
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdist.all_reduce.bucket import sum_in_parts
 from tfdist.all_reduce.packing import (
     ALIGNED_ELEMENTS,
     buckets,
@@ -61,3 +63,23 @@ def test_slices_laid_end_to_end_are_the_whole(sizes, parts):
         part = np.concatenate([*(tensors[t][a:b] for t, a, b in slices), []])
         np.testing.assert_array_equal(part, whole[bounds[i] : bounds[i + 1]])
         assert all(start < stop for _, start, stop in slices)
+
+
+def test_large_tensors_are_summed_in_parts():
+    sent = []
+
+    def double(parts):
+        sent.extend(parts)
+        return [part * 2 for part in parts]
+
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([9, 2]))
+    tensors = [tf.random.normal(shape) for shape in ((5, 7), (1,), (0,), (41, 10))]
+    sums = sum_in_parts(
+        [*tensors, slices],
+        lambda parts: [*double(parts[:-1]), parts[-1]],
+        part_bytes=400,
+    )
+    assert sums[-1] is slices
+    for tensor, total in zip(tensors, sums, strict=False):
+        np.testing.assert_array_equal(total, tensor * 2)
+    assert [part.shape for part in sent] == [(5, 7), (1,), (0,), *[(82,)] * 5]

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist.all_reduce.bucket import sum_in_parts
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
@@ -194,9 +195,12 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         if self._num_replicas_in_sync == 1:
             return [tf.identity(each) for each in values]
         note_shapes(values)
+        reduce = super()._replica_ctx_all_reduce
         reduce_op = tf.distribute.ReduceOp.SUM
         with exchanging():
-            return super()._replica_ctx_all_reduce(reduce_op, list(values), options)
+            if self.has_gpus:
+                return reduce(reduce_op, list(values), options)
+            return sum_in_parts(values, lambda parts: reduce(reduce_op, parts, options))
 
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
