@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(_MODULES[name])
     except Exception:
         # With an older TensorFlow, its version is the reason: this says which is needed.
-        importlib.import_module("tfdist._requires")
+        importlib.import_module("tfdist._support.requires")
         raise
     value = getattr(module, name)
     globals()[name] = value  # Python finds it without this function from now on.

@@ -10,7 +10,7 @@ from absl import flags
 from tf_config import flag_help
 from tf_config.commands import as_typed
 from tf_config.speedup import Speedup
-from tfdist import views
+from tfdist._support import views
 from tfdist.consistency.setting import policy_of
 from tfdist.simulation import view
 from tfdist.simulation.prediction import Changes, predict, sizes_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfdist._requires import check_tensorflow
+from tfdist._support.requires import check_tensorflow
 from tfdist.estimator import versions
 from tfdist.estimator.versions import EstimatorImportError
 

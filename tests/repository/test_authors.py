@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist._authors import Author, author, is_of_keras, line_of, made_in
+from tfdist._support.authors import Author, author, is_of_keras, line_of, made_in
 
 LIBRARIES = {
     "tensorflow": Path(tf.__file__).parent,

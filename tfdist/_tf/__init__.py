@@ -5,7 +5,7 @@ versions. Only this package imports from `tensorflow.python` and `keras.src`, wi
 exception: `estimator/_tf.py`, for what needs tensorflow-estimator.
 """
 
-from tfdist import _requires  # noqa: F401  The imports below would fail first.
+from tfdist._support import requires  # noqa: F401  The imports below would fail first.
 
 # isort: split
 # Some are used as they are; docs/private-api.md has the reason for each.

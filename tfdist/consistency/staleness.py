@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfdist import views
-from tfdist.views import render, table_of
+from tfdist._support import views
+from tfdist._support.views import render, table_of
 
 _COLUMNS = 10  # of a table; beyond, each is twice as wide as the one before
 

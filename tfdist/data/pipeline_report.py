@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from tfdist.views import render, table_of
+from tfdist._support.views import render, table_of
 
 MIN_SHARE = 0.1
 """Below this share of a step, reading is not what limits training."""

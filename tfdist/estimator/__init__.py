@@ -9,7 +9,7 @@ not import this package.
 
 from typing import Any
 
-from tfdist import _requires  # noqa: F401  The imports below would fail first.
+from tfdist._support import requires  # noqa: F401  The imports below would fail first.
 
 # isort: split
 from tfdist.estimator import experimental, export, v1

@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
             f"module {__name__!r} has no attribute {name!r}", name=name
         )
     # An older TensorFlow fails without the reason otherwise.
-    importlib.import_module("tfdist._requires")
+    importlib.import_module("tfdist._support.requires")
     value = getattr(importlib.import_module(_ON_TENSORFLOW[name]), name)
     globals()[name] = value  # Python finds it without this function from now on.
     return value

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist import views
+from tfdist._support import views
 from tfdist.federated.splits import Split, counts
 
 

@@ -19,8 +19,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._context import setting
-from tfdist._refusal import RefusalError, advise
+from tfdist._support.context import setting
+from tfdist._support.refusal import RefusalError, advise
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import traced_alone

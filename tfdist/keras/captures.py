@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import Author, made_in
+from tfdist._support.authors import Author, made_in
 from tfdist.keras.graph import outermost
 
 # Workers may use the chief's summary writer: each write runs on the chief, where the

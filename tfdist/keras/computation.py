@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from tfdist._context import setting
+from tfdist._support.context import setting
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.

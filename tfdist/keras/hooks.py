@@ -18,8 +18,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import ending_in_the_program
-from tfdist._refusal import advise
+from tfdist._support.authors import ending_in_the_program
+from tfdist._support.refusal import advise
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
     building,

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from tfdist import _tf
-from tfdist._context import setting
+from tfdist._support.context import setting
 
 _current: ContextVar[object | None] = ContextVar("trace", default=None)
 

@@ -11,7 +11,7 @@ import keras
 
 from tf_config import contract
 from tf_config.contract import EpochRecord
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.liveness import supervision
 
 _INTERVAL = 1.0  # seconds

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.own_traces import own_trace
 from tfdist.keras.scope import outside_of_scope

@@ -12,8 +12,8 @@ from typing import Any
 
 import keras
 
-from tfdist._context import setting
-from tfdist._refusal import RefusalError
+from tfdist._support.context import setting
+from tfdist._support.refusal import RefusalError
 
 _noted: ContextVar[dict[int, str] | None] = ContextVar("writes", default=None)
 

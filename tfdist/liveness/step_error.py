@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tf_config.contract import IMPORTS
 from tfdist import _tf
-from tfdist._authors import Author, author, line_of
+from tfdist._support.authors import Author, author, line_of
 
 _log = logging.getLogger("tfdist")
 

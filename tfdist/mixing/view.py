@@ -4,9 +4,9 @@ import math
 import os
 from collections.abc import Sequence
 
-from tfdist import views
+from tfdist._support import views
+from tfdist._support.views import render, table_of
 from tfdist.mixing.topology import Topology
-from tfdist.views import render, table_of
 
 HALF, THOUSANDTH = 0.5, 1e-3
 

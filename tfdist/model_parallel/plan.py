@@ -5,7 +5,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfdist._whole_file import write_whole
+from tfdist._support.views import bar, render, table_of
+from tfdist._support.whole_file import write_whole
 from tfdist.model_parallel import file, timeline
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerGraph
@@ -14,7 +15,6 @@ from tfdist.model_parallel.timeline import LayerMessage, LayerTask
 from tfdist.model_parallel.work import Work
 from tfdist.planning.file import read
 from tfdist.splitting.split import Split
-from tfdist.views import bar, render, table_of
 
 PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"
 

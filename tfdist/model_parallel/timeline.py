@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist import views
+from tfdist._support import views
 from tfdist.model_parallel.step import Run
 from tfdist.model_parallel.work import Work
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._refusal import advise
+from tfdist._support.refusal import advise
 from tfdist.liveness.peers import WHAT_TO_DO, PeerLostError
 
 _log = logging.getLogger("tfdist")

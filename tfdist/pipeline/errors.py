@@ -1,6 +1,6 @@
 """What a pipeline refuses."""
 
-from tfdist._refusal import RefusalError
+from tfdist._support.refusal import RefusalError
 
 
 class PipelineError(RefusalError):

@@ -3,9 +3,9 @@
 import statistics
 from dataclasses import dataclass, field
 
+from tfdist._support.views import render, table_of
 from tfdist.placement.link_use import LinkUse
 from tfdist.placement.variable_spec import VariableSpec
-from tfdist.views import render, table_of
 
 _LARGE = 2**19
 """Bytes from which a variable is worth splitting, on any link."""

@@ -14,7 +14,7 @@ from absl import flags
 
 from tf_config import flag_help
 from tf_config.commands import as_typed
-from tfdist import views
+from tfdist._support import views
 from tfdist.planning.arguments import (
     BALANCES,
     TARGET,

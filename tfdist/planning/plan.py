@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tfdist._whole_file import write_whole
+from tfdist._support.views import render, table_of
+from tfdist._support.whole_file import write_whole
 from tfdist.placement.partition import Partition
 from tfdist.planning import file, view
 from tfdist.planning.weight import PlannedVariable, Weight
-from tfdist.views import render, table_of
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterable, Sequence
 
-from tfdist import views
+from tfdist._support import views
+from tfdist._support.views import bar, render, table_of
 from tfdist.placement.partition import Partition
 from tfdist.planning.weight import PlannedVariable
-from tfdist.views import bar, render, table_of
 
 
 def loads(held: Sequence[int], moved: Sequence[float]) -> str:

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 
 from tf_config.speedup import Speedup
-from tfdist import views
+from tfdist._support import views
+from tfdist._support.views import render, table_of
 from tfdist.simulation.prediction import Curve
-from tfdist.views import render, table_of
 
 # By a part of a bound's name.
 _WHAT_HELPS = {

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.layout import DIV, MOD, Layout
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.variables import narrowing
 from tfdist.variables.fused_kernels import Kernel, kernel_for
 from tfdist.variables.partitioned import PartitionedVariable

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._context import setting
+from tfdist._support.context import setting
 
 # Context variables, and not arguments, since Keras's optimizer is between the caller that
 # narrows and the variable that is read or written, and passes nothing on.

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.variables.layout import DIV, Layout, locate
 from tfdist.variables.variable import ParameterServerVariable
 

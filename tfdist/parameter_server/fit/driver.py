@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from tfdist._context import setting
+from tfdist._support.context import setting
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.consistency.combinations import go_together
 from tfdist.consistency.synchronous import Synchronous

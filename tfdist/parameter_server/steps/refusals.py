@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import Author, made_in
-from tfdist._refusal import RefusalError
+from tfdist._support.authors import Author, made_in
+from tfdist._support.refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import Author, made_in
-from tfdist._refusal import RefusalError
+from tfdist._support.authors import Author, made_in
+from tfdist._support.refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
 from tfdist.synchronous.on_read import is_on_read

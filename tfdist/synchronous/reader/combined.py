@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart
+from tfdist._support.authors import is_apart
 from tfdist.synchronous.reader.reduction import (
     ADDITIVE,
     CHOICES,

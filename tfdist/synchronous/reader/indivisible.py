@@ -5,8 +5,8 @@ import re
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import Author, made_in
-from tfdist._refusal import RefusalError
+from tfdist._support.authors import Author, made_in
+from tfdist._support.refusal import RefusalError
 from tfdist.keras.graph import inputs_of
 from tfdist.synchronous.reader.reduction import Reduction
 

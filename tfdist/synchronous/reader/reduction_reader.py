@@ -15,7 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import is_apart, is_of_keras, is_of_ragged, repeats_ragged_rows
+from tfdist._support.authors import (
+    is_apart,
+    is_of_keras,
+    is_of_ragged,
+    repeats_ragged_rows,
+)
 from tfdist.keras.graph import (
     constant,
     handle_of,

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._authors import Author, is_apart, is_of_tfdist, made_in
+from tfdist._support.authors import Author, is_apart, is_of_tfdist, made_in
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader

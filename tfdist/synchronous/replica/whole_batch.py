@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._authors import is_of_keras
+from tfdist._support.authors import is_of_keras
 from tfdist.synchronous.reader.decomposed import computed_from_parts
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import ADDED_UP, REFUSED, Reduction

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._authors import Author, is_of_keras, made_in
+from tfdist._support.authors import Author, is_of_keras, made_in
 from tfdist.synchronous.reader.indivisible import remedies
 from tfdist.synchronous.reader.reduction import CONSTANTS, REFUSED, WEIGHED, Reduction
 from tfdist.synchronous.replica.collectives import (
