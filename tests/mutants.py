@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "mixing-without-own-model",
-        "tfdist/mixing/topology.py",
+        "tfdist/local_update/mixing/topology.py",
         ("if weight > 0\n", "if weight > 0 and other != participant\n"),
         "tests/local_update/test_mixing.py",
     ),

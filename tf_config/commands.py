@@ -20,7 +20,7 @@ COMMANDS = {
         "tfdist.simulate",
         "predicts training on a cluster that you do not have",
     ),
-    "mixing": ("tfdist.mixing", "compares graphs for gossip"),
+    "mixing": ("tfdist.local_update.mixing", "compares graphs for gossip"),
     "checkpoint": (CHECKPOINT_MODULE, "checks whether checkpoints can be read"),
     "server": (SERVER_MODULE, "serves as a ps or a worker; the launchers start it"),
 }

@@ -79,7 +79,7 @@ CHECKPOINT_MODULE = "tfdist.checkpoint"
 ESTIMATOR_MODULE = "tfdist.estimator"
 """A script that imports it runs in every task."""
 
-FORK_SERVER_MODULE = "tfdist.fork_server"
+FORK_SERVER_MODULE = "tfdist.cluster.fork_server"
 """Imports TensorFlow once, and forks tasks that need not import it again.
 
 Its only argument is the number of a socket of `socket.socketpair`. It answers once when

@@ -9,16 +9,16 @@ from tfdist import data as data
 from tfdist import embedding as embedding
 from tfdist import federated as federated
 from tfdist import low_level as low_level
-from tfdist import mixing as mixing
 from tfdist import model_parallel as model_parallel
 from tfdist import placement as placement
-from tfdist import planning as planning
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
 from tfdist.checkpoint.fit_state import (
     CheckpointMismatchError as CheckpointMismatchError,
 )
 from tfdist.checkpoint.store import CheckpointDirError as CheckpointDirError
+from tfdist.cluster.liveness.peers import PeerLostError as PeerLostError
+from tfdist.cluster.liveness.watchdog import StalledError as StalledError
 from tfdist.cluster.lost_variables import LostVariablesError as LostVariablesError
 from tfdist.cluster.startup import StartupTimeoutError as StartupTimeoutError
 from tfdist.consistency.asynchronous import (
@@ -46,8 +46,7 @@ from tfdist.embedding.growing.layers import DynamicEmbedding as DynamicEmbedding
 from tfdist.embedding.growing.layers import DynamicEmbeddingBag as DynamicEmbeddingBag
 from tfdist.embedding.layers import Embedding as Embedding
 from tfdist.embedding.layers import EmbeddingBag as EmbeddingBag
-from tfdist.liveness.peers import PeerLostError as PeerLostError
-from tfdist.liveness.watchdog import StalledError as StalledError
+from tfdist.local_update import mixing as mixing
 from tfdist.local_update.strategy import LocalUpdateStrategy as LocalUpdateStrategy
 from tfdist.low_level.ending import report_done as report_done
 from tfdist.low_level.ending import serve_until_done as serve_until_done
@@ -88,6 +87,7 @@ from tfdist.peers.calls import LoneCallError as LoneCallError
 from tfdist.peers.shares import UnequalDataError as UnequalDataError
 from tfdist.pipeline.errors import PipelineError as PipelineError
 from tfdist.pipeline.strategy import PipelineStrategy as PipelineStrategy
+from tfdist.placement import planning as planning
 from tfdist.placement.greedy import BestFit as BestFit
 from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
 from tfdist.placement.greedy import byte_size_load_fn as byte_size_load_fn
@@ -105,20 +105,20 @@ from tfdist.placement.partitioners import (
 )
 from tfdist.placement.placement import Placement as Placement
 from tfdist.placement.placement import RoundRobin as RoundRobin
+from tfdist.placement.planning.arguments import UnknownSizesError as UnknownSizesError
+from tfdist.placement.planning.file import PlanFileError as PlanFileError
+from tfdist.placement.planning.model import plan as plan
+from tfdist.placement.planning.plan import Plan as Plan
+from tfdist.placement.planning.plan import Receipt as Receipt
+from tfdist.placement.planning.planned import PlanMismatchError as PlanMismatchError
+from tfdist.placement.planning.planned import Planned as Planned
+from tfdist.placement.planning.planner import plan_variables as plan_variables
+from tfdist.placement.planning.weight import PlannedVariable as PlannedVariable
+from tfdist.placement.planning.weight import Weight as Weight
 from tfdist.placement.report import PlacedVariable as PlacedVariable
 from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
-from tfdist.planning.arguments import UnknownSizesError as UnknownSizesError
-from tfdist.planning.file import PlanFileError as PlanFileError
-from tfdist.planning.model import plan as plan
-from tfdist.planning.plan import Plan as Plan
-from tfdist.planning.plan import Receipt as Receipt
-from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
-from tfdist.planning.planned import Planned as Planned
-from tfdist.planning.planner import plan_variables as plan_variables
-from tfdist.planning.weight import PlannedVariable as PlannedVariable
-from tfdist.planning.weight import Weight as Weight
 from tfdist.splitting.model import split_layers as split_layers
 from tfdist.splitting.split import LayerMatrix as LayerMatrix
 from tfdist.splitting.split import Split as Split

@@ -1,6 +1,6 @@
 """The process of tfdist that has imported TensorFlow, from which tasks are forked.
 
-This side starts it and asks it; `tfdist.fork_server` is the other side. A forked task is
+This side starts it and asks it; `tfdist.cluster.fork_server` is the other side. A forked task is
 a child of this process, as a spawned one is.
 """
 

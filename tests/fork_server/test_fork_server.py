@@ -14,7 +14,7 @@ import pytest
 
 import launch
 from tf_config.contract import ForkAnswer, ForkRequest
-from tfdist.fork_server import server
+from tfdist.cluster.fork_server import server
 
 from ..launch_programs.launcher import PROGRAMS, wait_for
 from ..support.deadline import DEADLINE

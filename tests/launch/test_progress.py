@@ -201,7 +201,7 @@ def test_fit_reports_its_steps_and_what_the_driver_knows(reports, monkeypatch):
 
 
 def test_fit_does_not_wait_for_a_launcher_that_does_not_read(reports):
-    from tfdist.liveness import supervision
+    from tfdist.cluster.liveness import supervision
 
     reader, writer = reports
     for _ in range(10_000):

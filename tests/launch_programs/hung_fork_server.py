@@ -3,7 +3,7 @@
 import signal
 import types
 
-from tfdist.fork_server import program, server
+from tfdist.cluster.fork_server import program, server
 
 fork = server._fork
 

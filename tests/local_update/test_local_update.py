@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from case_jobs import Job
 
-from tfdist import mixing
+from tfdist.local_update import mixing
 
 from . import local_update_cases as cases
 

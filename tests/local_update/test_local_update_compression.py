@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import mixing
+from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_wire_dtype
 from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 from tfdist.local_update.message import header_bytes

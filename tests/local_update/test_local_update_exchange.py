@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import mixing
+from tfdist.local_update import mixing
 from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.message import (
     Call,

@@ -7,8 +7,7 @@ import keras
 import pytest
 
 import tf_config
-from tfdist import mixing
-from tfdist.local_update import arguments, join
+from tfdist.local_update import arguments, join, mixing
 
 from ..support.jobs import launch
 from ..support.worker_processes import run_workers
@@ -94,7 +93,7 @@ class NoWeights:
             arguments.checked_outer_optimizer,
             (keras.optimizers.SGD(), mixing.Gossip(mixing.ring)),
             ValueError,
-            "needs mixing=tfdist.mixing.Mean",
+            "needs mixing=tfdist.local_update.mixing.Mean",
         ),
     ],
 )

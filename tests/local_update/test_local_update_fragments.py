@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import mixing
+from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_fragments
 from tfdist.local_update.fragment import one_each
 from tfdist.local_update.message import header_bytes

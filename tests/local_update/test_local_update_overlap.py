@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import mixing
+from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_overlap
 from tfdist.local_update.messenger import GivenUpError
 from tfdist.local_update.mix import Mix

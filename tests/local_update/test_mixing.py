@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tfdist
-from tfdist import mixing
-from tfdist.mixing import __main__ as command
+from tfdist.local_update import mixing
+from tfdist.local_update.mixing import __main__ as command
 
 BUILT_IN = {
     name: build
@@ -269,7 +269,7 @@ def test_errors_say_what_is_allowed(build, message):
 
 
 def test_the_policies_are_values():
-    assert tfdist.mixing.Mean() == mixing.Mean()
+    assert tfdist.local_update.mixing.Mean() == mixing.Mean()
     assert hash(mixing.Gossip(mixing.ring)) == hash(mixing.Gossip(mixing.ring))
     for policy in (
         mixing.Mean(),
@@ -358,7 +358,7 @@ def test_the_command_refuses(arguments, message, capsys):
     assert command.main(["mixing", *arguments]) == 2
     error = capsys.readouterr().err
     assert re.search(message, error)
-    assert "python -m tfdist.mixing" in error
+    assert "python -m tfdist.local_update.mixing" in error
 
 
 def test_the_help_has_the_flags(capsys):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist._tf import workers
-from tfdist.liveness.activity import Activity
+from tfdist.cluster.liveness.activity import Activity
 from tfdist.parameter_server.replicas import KIND, Replica, replicas_of
 
 

@@ -9,13 +9,13 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
 from tfdist._support.authors import ending_in_the_program
-from tfdist.keras import hooks
-from tfdist.liveness.step_error import (
+from tfdist.cluster.liveness.step_error import (
     CoordinatorLog,
     OfTensorFlowAlone,
     shortened,
     summary,
 )
+from tfdist.keras import hooks
 from tfdist.parameter_server.steps.in_flight import InFlight
 from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tf_config.contract import EXIT_STALLED
-from tfdist.liveness.watched_workers import LastResort
+from tfdist.cluster.liveness.watched_workers import LastResort
 
 from ..support.deadline import DEADLINE
 

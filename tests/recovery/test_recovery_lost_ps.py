@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tf_config
-from tfdist.liveness.peers import error_of_lost_ps
+from tfdist.cluster.liveness.peers import error_of_lost_ps
 
 from ..launch_programs.fake_server import FakeServer
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tfdist.liveness import sentinel
-from tfdist.liveness.sentinel import Sentinel
+from tfdist.cluster.liveness import sentinel
+from tfdist.cluster.liveness.sentinel import Sentinel
 
 from ..support.deadline import DEADLINE
 

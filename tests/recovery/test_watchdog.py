@@ -13,11 +13,19 @@ from tf_config import Cluster, Task, contract
 from tf_config.contract import EXIT_STALLED
 from tfdist import StartupTimeoutError
 from tfdist.cluster.health import problems
+from tfdist.cluster.liveness import supervision
+from tfdist.cluster.liveness.activity import DATA, STEPS, Activity
+from tfdist.cluster.liveness.stall import (
+    ON_STALL,
+    Kind,
+    Seen,
+    Stall,
+    action,
+    lines,
+    stalled,
+)
+from tfdist.cluster.liveness.watchdog import StalledError, Watchdog, _end_in_time
 from tfdist.cluster.startup import wait_for_servers
-from tfdist.liveness import supervision
-from tfdist.liveness.activity import DATA, STEPS, Activity
-from tfdist.liveness.stall import ON_STALL, Kind, Seen, Stall, action, lines, stalled
-from tfdist.liveness.watchdog import StalledError, Watchdog, _end_in_time
 
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses
@@ -185,7 +193,7 @@ def test_its_sentinel_watches_as_long_as_the_cluster_is_needed(watch, monkeypatc
         def close(self):
             told.append("close")
 
-    monkeypatch.setattr("tfdist.liveness.watchdog.Sentinel", Sentinel)
+    monkeypatch.setattr("tfdist.cluster.liveness.watchdog.Sentinel", Sentinel)
     dog, activity = watch(timeout=0.5)
     time.sleep(0.5)
     assert told == []
@@ -200,7 +208,7 @@ def test_its_sentinel_watches_as_long_as_the_cluster_is_needed(watch, monkeypatc
 def test_a_main_thread_out_of_reach_is_ended_with_a_status(
     watch, server, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tfdist.liveness.watchdog._SECONDS_TO_RAISE", 0.2)
+    monkeypatch.setattr("tfdist.cluster.liveness.watchdog._SECONDS_TO_RAISE", 0.2)
     _, activity = watch(timeout=0.5)
     server.silent.set()
     with activity.call():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tf_config
-from tfdist.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
+from tfdist.cluster.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.peers import calls
 from tfdist.peers.shares import row_range
 from tfdist.peers.waits import Waits
@@ -295,7 +295,7 @@ PEER = tf_config.Task("worker", 1)
 @pytest.fixture
 def watch(monkeypatch):
     """Start a watch on a peer that answers with one problem after another."""
-    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.cluster.liveness.peers._PAUSE_SECONDS", 0.01)
     watches = []
 
     def start(problems, timeout):
@@ -338,7 +338,7 @@ def test_a_peer_that_answers_again_is_kept(watch):
 
 
 def test_a_peer_that_is_back_is_watched_on(monkeypatch):
-    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.cluster.liveness.peers._PAUSE_SECONDS", 0.01)
     is_stopped, found = threading.Event(), []
     is_given_up_twice = threading.Event()
 
@@ -363,7 +363,7 @@ def test_a_peer_that_is_back_is_watched_on(monkeypatch):
 
 
 def test_a_peer_that_has_ended_is_never_back(monkeypatch):
-    monkeypatch.setattr("tfdist.liveness.peers._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("tfdist.cluster.liveness.peers._PAUSE_SECONDS", 0.01)
     listens, found = threading.Event(), []
     is_given_up = threading.Event()
 

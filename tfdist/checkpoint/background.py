@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tfdist.liveness.step_error import reason
+from tfdist.cluster.liveness.step_error import reason
 
 _log = logging.getLogger("tfdist")
 

@@ -30,7 +30,7 @@ from tfdist.checkpoint.fit_state import (
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
-from tfdist.liveness.supervision import report_training
+from tfdist.cluster.liveness.supervision import report_training
 
 _log = logging.getLogger("tfdist")
 

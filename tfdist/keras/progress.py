@@ -12,7 +12,7 @@ import keras
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tfdist._support.context import setting
-from tfdist.liveness import supervision
+from tfdist.cluster.liveness import supervision
 
 _INTERVAL = 1.0  # seconds
 _current: ContextVar["EpochHistory | None"] = ContextVar("epoch_history", default=None)

@@ -9,7 +9,7 @@ import keras
 
 from tf_config.contract import CHECKPOINT_DIR
 from tfdist.local_update.compression import NARROW
-from tfdist.mixing import Gossip, Mean, Mixing
+from tfdist.local_update.mixing import Gossip, Mean, Mixing
 
 
 def checked_local_steps(local_steps: Any) -> int:
@@ -39,8 +39,8 @@ def checked_mixing(mixing: Any, workers: int) -> Mixing:
     """Returns the policy for a number of workers."""
     if isinstance(mixing, type) or not isinstance(mixing, Mixing):
         raise TypeError(
-            "mixing is tfdist.mixing.Mean(), tfdist.mixing.Gossip(topology), or an "
-            "object with their methods `on` and `weights` (tfdist.mixing.Mixing); "
+            "mixing is tfdist.local_update.mixing.Mean(), tfdist.local_update.mixing.Gossip(topology), or an "
+            "object with their methods `on` and `weights` (tfdist.local_update.mixing.Mixing); "
             f"received {mixing!r}"
         )
     return mixing.on(workers)
@@ -64,7 +64,7 @@ def checked_outer_optimizer(
         )
     if isinstance(mixing, Gossip) or not isinstance(mixing, Mean):
         raise ValueError(
-            "outer_optimizer needs mixing=tfdist.mixing.Mean(): all workers take the "
+            "outer_optimizer needs mixing=tfdist.local_update.mixing.Mean(): all workers take the "
             f"same outer step from the same mean; received {mixing!r}"
         )
     return outer_optimizer

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tfdist.cluster.liveness import supervision
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.liveness import supervision
 from tfdist.local_update import rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
 from tfdist.local_update.exchange import Exchange

@@ -8,8 +8,8 @@ import numpy as np
 
 from tfdist.local_update.compression import NARROW, Coder, Wire
 from tfdist.local_update.exchange import Exchange
+from tfdist.local_update.mixing import Mean, Mixing
 from tfdist.local_update.model_vector import ModelVector
-from tfdist.mixing import Mean, Mixing
 
 
 class Fragment:

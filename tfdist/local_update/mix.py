@@ -10,9 +10,9 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.fragment import Fragment, one_each
+from tfdist.local_update.mixing import Mixing
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
-from tfdist.mixing import Mixing
 
 
 class Mix:

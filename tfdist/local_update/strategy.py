@@ -22,8 +22,8 @@ from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
 from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import Mix
+from tfdist.local_update.mixing import Mean, Mixing
 from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.mixing import Mean, Mixing
 
 
 class LocalUpdateStrategy(
@@ -51,7 +51,7 @@ class LocalUpdateStrategy(
     Args:
         local_steps: After how many steps models are mixed: H. With `Mean()`, SGD and 1,
             this is synchronous training, to rounding.
-        mixing: `tfdist.mixing.Mean()`, `tfdist.mixing.Gossip(topology)`, or a policy with
+        mixing: `tfdist.local_update.mixing.Mean()`, `tfdist.local_update.mixing.Gossip(topology)`, or a policy with
             the same methods.
         outer_optimizer: A Keras optimizer that takes the change since the last mix for a
             gradient (DiLoCo, arXiv 2311.08105). None: the mean is the new model.

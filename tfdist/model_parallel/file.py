@@ -9,8 +9,8 @@ from typing import Any
 
 from tfdist.model_parallel.devices import Device, Links
 from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
-from tfdist.planning import fields
-from tfdist.planning.file import PlanFileError
+from tfdist.placement.planning import fields
+from tfdist.placement.planning.file import PlanFileError
 from tfdist.splitting.split import LayerMatrix, Split
 
 VERSION = 1

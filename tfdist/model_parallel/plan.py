@@ -13,7 +13,7 @@ from tfdist.model_parallel.graph import LayerGraph
 from tfdist.model_parallel.step import Run, simulate
 from tfdist.model_parallel.timeline import LayerMessage, LayerTask
 from tfdist.model_parallel.work import Work
-from tfdist.planning.file import read
+from tfdist.placement.planning.file import read
 from tfdist.splitting.split import Split
 
 PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"

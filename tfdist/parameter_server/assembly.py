@@ -15,11 +15,14 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.cluster import startup
+from tfdist.cluster.liveness.activity import Activity
+from tfdist.cluster.liveness.patience import Patience
+from tfdist.cluster.liveness.step_error import (
+    print_records_once,
+    shorten_the_coordinators_log,
+)
+from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.presence import Presence
-from tfdist.liveness.activity import Activity
-from tfdist.liveness.patience import Patience
-from tfdist.liveness.step_error import print_records_once, shorten_the_coordinators_log
-from tfdist.liveness.watchdog import Watchdog
 from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange_report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver

@@ -8,12 +8,12 @@ from typing import Any
 import tf_config
 from tf_config import contract
 from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.cluster.liveness.stall import check_on_stall
 from tfdist.cluster.membership import Given, config_of
 from tfdist.cluster.presence import min_workers_of
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
-from tfdist.liveness.stall import check_on_stall
 from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
 from tfdist.parameter_server.narrow import checked_wire_dtype
 from tfdist.placement.placement import Placement, check_placement

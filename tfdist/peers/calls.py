@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._support.refusal import advise
-from tfdist.liveness.peers import WHAT_TO_DO, PeerLostError
+from tfdist.cluster.liveness.peers import WHAT_TO_DO, PeerLostError
 
 _log = logging.getLogger("tfdist")
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from tf_config import contract
 from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.cluster.liveness.peers import naming_lost_peers
+from tfdist.cluster.liveness.watched_workers import WatchedWorkers
 from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager
 from tfdist.cluster.one_script import chief_of, connect_to_workers
 from tfdist.keras.distributed_data import DistributesForFit
-from tfdist.liveness.peers import naming_lost_peers
-from tfdist.liveness.watched_workers import WatchedWorkers
 from tfdist.model_parallel.plan import LayerPlan
 from tfdist.pipeline import arguments
 from tfdist.pipeline.devices import devices_here, devices_of_workers

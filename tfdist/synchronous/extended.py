@@ -13,11 +13,11 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.all_reduce.bucket import sum_in_parts
+from tfdist.cluster.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import with_this_generator
-from tfdist.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.peers.agreement import UnequalModelError
 from tfdist.synchronous import devices
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist.cluster.liveness.watched_workers import WatchedWorkers
 from tfdist.keras.seeds import with_this_generator
-from tfdist.liveness.watched_workers import WatchedWorkers
 from tfdist.synchronous.devices import of_workers
 from tfdist.synchronous.on_read import created
 from tfdist.synchronous.replica.current_step import (

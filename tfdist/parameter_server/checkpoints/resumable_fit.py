@@ -32,7 +32,7 @@ from tfdist.checkpoint.fit_state import (
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
-from tfdist.liveness.step_error import reason
+from tfdist.cluster.liveness.step_error import reason
 from tfdist.parameter_server.checkpoints.checkpoints import Checkpoints, Progress
 from tfdist.parameter_server.checkpoints.termination import Termination
 from tfdist.parameter_server.feed.feed import Feed

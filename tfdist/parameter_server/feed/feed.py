@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.liveness.step_error import reason, saying
 from tfdist.data.record_places import source_error
 from tfdist.data.source_files import SourceFiles
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.deletion import delete_in_background
-from tfdist.liveness.step_error import reason, saying
 from tfdist.parameter_server.feed.leased_batches import LeasedBatches, LeaseReaders
 from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.feed.worker_input import WorkerInput

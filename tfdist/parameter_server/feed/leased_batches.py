@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.liveness.step_error import saying
 from tfdist.data import chief_only_reasons
 from tfdist.data.auto_leases import AutoLeased, auto_leased
 from tfdist.data.chief_only_reasons import OnlyTheChiefReads
@@ -27,7 +28,6 @@ from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles, Stamp
 from tfdist.data.transformations import above_a_source
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.liveness.step_error import saying
 from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
 from tfdist.parameter_server.feed.shared_files import SharedFiles
 from tfdist.parameter_server.feed.sources import ChiefBatches

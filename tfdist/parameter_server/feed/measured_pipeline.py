@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.liveness.step_error import reason
 from tfdist.data.chief_only_reasons import OnlyTheChiefReads
 from tfdist.data.errors import SourceError
 from tfdist.data.leased import LeasedDataset
@@ -16,7 +17,6 @@ from tfdist.data.pipeline_report import (
     seconds_of_steps,
 )
 from tfdist.keras.distributed_data import undistributed
-from tfdist.liveness.step_error import reason
 from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 from tfdist.parameter_server.feed.worker_calls import on_workers

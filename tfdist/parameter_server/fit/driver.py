@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist._support.context import setting
 from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.cluster.liveness.peers import error_of_lost_ps
 from tfdist.consistency.combinations import go_together
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.data.pipeline_report import PipelineReport
@@ -25,7 +26,6 @@ from tfdist.keras.strides import (
     shows_progress,
     telling_the_ends,
 )
-from tfdist.liveness.peers import error_of_lost_ps
 from tfdist.parameter_server.checkpoints.resumable_fit import (
     ResumableFit,
     resumable_fit,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.liveness.step_error import remember
+from tfdist.cluster.liveness.step_error import remember
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.narrow import is_narrowed

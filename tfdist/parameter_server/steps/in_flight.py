@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.liveness import supervision
-from tfdist.liveness.patience import Patience
-from tfdist.liveness.watchdog import StalledError
+from tfdist.cluster.liveness import supervision
+from tfdist.cluster.liveness.patience import Patience
+from tfdist.cluster.liveness.watchdog import StalledError
 from tfdist.parameter_server.steps.sent_functions import (
     Explain,
     RoundsUnderWay,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.liveness.step_error import shortened
+from tfdist.cluster.liveness.step_error import shortened
 
 _LAST_BATCH = (
     "if one of these sizes is that of a batch: the last one may have fewer examples; "

@@ -13,11 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.liveness.activity import DATA
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import StepLogs
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.keras.strides import split
-from tfdist.liveness.activity import DATA
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
 from tfdist.parameter_server.exchange import keeps_values
 from tfdist.parameter_server.feed.feed import Feed

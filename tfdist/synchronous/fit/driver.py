@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from tfdist.checkpoint.fit_state import with_history
 from tfdist.checkpoint.keeper import Keeper
+from tfdist.cluster.liveness.peers import naming_lost_peers
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
-from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers import agreement, callbacks, calls, checksums
 from tfdist.peers.input import ShardedData, check_read_once
 from tfdist.synchronous.fit import fixed_rows, refusals

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tfdist.liveness.step_error import is_about_shapes
+from tfdist.cluster.liveness.step_error import is_about_shapes
 from tfdist.synchronous.reader.indivisible import OF_THE_WHOLE
 
 _NO_NUMBER = re.compile(r"\bNone\b|NoneType|partially known|unknown TensorShape")

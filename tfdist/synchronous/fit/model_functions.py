@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.cluster.liveness.peers import naming_lost_peers
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
-from tfdist.liveness.peers import naming_lost_peers
 from tfdist.peers.input import ShardedIterator
 from tfdist.peers.shares import naming_unequal_data, row_count
 from tfdist.synchronous.fit.fixed_rows import explained

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tf_config import contract
-from tfdist.fork_server.imports import Imports
+from tfdist.cluster.fork_server.imports import Imports
 
 _IMPORTED_LATE = ("tensorflow", "keras", "tfdist")
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.liveness.activity import STEPS, Activity
+from tfdist.cluster.liveness.activity import STEPS, Activity
 
 _SLICE_SECONDS = 0.5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.1  # seconds

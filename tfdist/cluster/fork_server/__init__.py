@@ -1,6 +1,6 @@
 """A process that imports TensorFlow once, and forks the tasks of a job on this machine.
 
-    python -m tfdist.fork_server SOCKET
+    python -m tfdist.cluster.fork_server SOCKET
 
 The launcher starts it and asks it for tasks; see `ForkRequest` in `tf_config.contract`. A
 forked task looks to its program like a fresh interpreter that has not imported anything

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tfdist.mixing import doubly_stochastic
+from tfdist.local_update.mixing import doubly_stochastic
 
 
 # Equal only to itself: arrays have no hash, and `_among` keeps what it finds by graph.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfdist._support import views
 from tfdist._support.views import render, table_of
-from tfdist.mixing.topology import Topology
+from tfdist.local_update.mixing.topology import Topology
 
 HALF, THOUSANDTH = 0.5, 1e-3
 

@@ -32,7 +32,7 @@ def check(matrix: np.ndarray) -> None:
             raise ValueError(
                 "a matrix of weights is doubly stochastic: each row and each column sums "
                 f"to 1; received {what} {worst}, which sums to {sums[worst]:.12g}. "
-                "tfdist.mixing.from_edges computes such weights for a graph"
+                "tfdist.local_update.mixing.from_edges computes such weights for a graph"
             )
 
 

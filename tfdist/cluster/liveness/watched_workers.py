@@ -14,8 +14,8 @@ import tensorflow as tf
 import tf_config
 from tf_config.contract import EXIT_STALLED
 from tfdist.cluster.health import NO_ANSWER, Server, problem_of
-from tfdist.liveness.peers import WHAT_TO_DO, PeerWatch
-from tfdist.liveness.watchdog import end_process
+from tfdist.cluster.liveness.peers import WHAT_TO_DO, PeerWatch
+from tfdist.cluster.liveness.watchdog import end_process
 
 
 class LastResort:

@@ -1,6 +1,6 @@
 """Serves until the launcher ends; in a forked process, runs the task's program."""
 
-from tfdist.fork_server import program, server
+from tfdist.cluster.fork_server import program, server
 
 task = server.serve()
 try:

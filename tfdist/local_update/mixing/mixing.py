@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Protocol, runtime_checkable
 
-from tfdist.mixing.topology import Topology
+from tfdist.local_update.mixing.topology import Topology
 
 
 @runtime_checkable
@@ -90,15 +90,15 @@ class Gossip:
 
     Models come to agree at a rate that the graph's spectral gap sets: each round
     multiplies their distance from the mean by one minus the gap, or less. The denser the
-    graph, the larger the gap, and the more bytes per round. `python -m tfdist.mixing`
+    graph, the larger the gap, and the more bytes per round. `python -m tfdist.local_update.mixing`
     prints both (Lian et al., "Can Decentralized Algorithms Outperform Centralized
     Algorithms?", NeurIPS 2017).
 
     Cost: in each round a participant receives the model of each neighbour, once.
 
     Args:
-        topology: The graph, such as `tfdist.mixing.ring(4)`; or a function from the number
-            of participants to a graph, such as `tfdist.mixing.ring`.
+        topology: The graph, such as `tfdist.local_update.mixing.ring(4)`; or a function from the number
+            of participants to a graph, such as `tfdist.local_update.mixing.ring`.
     """
 
     topology: Topology | Callable[[int], Topology]
@@ -106,10 +106,10 @@ class Gossip:
     def __post_init__(self) -> None:
         if not (isinstance(self.topology, Topology) or callable(self.topology)):
             raise ValueError(
-                "Gossip takes a topology, such as tfdist.mixing.ring(4), or a function "
-                "from the number of participants to one, such as tfdist.mixing.ring; a "
-                "networkx graph goes through tfdist.mixing.from_networkx, a matrix "
-                f"through tfdist.mixing.from_matrix. Received {self.topology!r}"
+                "Gossip takes a topology, such as tfdist.local_update.mixing.ring(4), or a function "
+                "from the number of participants to one, such as tfdist.local_update.mixing.ring; a "
+                "networkx graph goes through tfdist.local_update.mixing.from_networkx, a matrix "
+                f"through tfdist.local_update.mixing.from_matrix. Received {self.topology!r}"
             )
 
     def on(self, participants: int) -> "Gossip":
@@ -124,7 +124,7 @@ class Gossip:
             raise ValueError(
                 f"{self.topology} needs {len(self.topology.participants)} participants, "
                 f"and there are {participants}. Make the topology for {participants}, or "
-                "give Gossip the function, such as tfdist.mixing.ring"
+                "give Gossip the function, such as tfdist.local_update.mixing.ring"
             )
         return self
 

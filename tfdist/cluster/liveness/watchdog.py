@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Mapping
 import tf_config
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 from tfdist.cluster.health import NO_ANSWER, Server, problem_of
-from tfdist.liveness import stall, supervision
-from tfdist.liveness.activity import DATA, Activity
-from tfdist.liveness.sentinel import Sentinel
-from tfdist.liveness.stall import Seen, Stall
+from tfdist.cluster.liveness import stall, supervision
+from tfdist.cluster.liveness.activity import DATA, Activity
+from tfdist.cluster.liveness.sentinel import Sentinel
+from tfdist.cluster.liveness.stall import Seen, Stall
 
 _log = logging.getLogger("tfdist")
 

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Sequence
 
 from tf_config.contract import ForkAnswer, ForkRequest
-from tfdist.fork_server import process
-from tfdist.fork_server.first_import import FirstImport
-from tfdist.fork_server.imports import Imports
-from tfdist.fork_server.program import Program
+from tfdist.cluster.fork_server import process
+from tfdist.cluster.fork_server.first_import import FirstImport
+from tfdist.cluster.fork_server.imports import Imports
+from tfdist.cluster.fork_server.program import Program
 
 _CHUNK = 64 * 1024
 _MOST_FILES = 16
@@ -56,7 +56,7 @@ def receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
         more = control.recv(_CHUNK)
         if not more:
             print(
-                f"tfdist.fork_server: the launcher ended within a request, of which "
+                f"tfdist.cluster.fork_server: the launcher ended within a request, of which "
                 f"{len(data)} bytes had come",
                 file=sys.stderr,
             )
@@ -140,7 +140,7 @@ def _start(
     try:
         process.become(request, files, parent)
     except OSError as error:
-        print(f"tfdist.fork_server: {error}", file=sys.stderr)
+        print(f"tfdist.cluster.fork_server: {error}", file=sys.stderr)
         os._exit(1)
     program = Program(request.argv)
     program.prepare(imports.path[0 if program.directory is None else 1 :])

@@ -5,7 +5,7 @@ with the mean of all models, `Gossip` has each participant average with its neig
 a graph. These decisions are pure: numpy is all they need.
 """
 
-from tfdist.mixing.graphs import (
+from tfdist.local_update.mixing.graphs import (
     complete,
     exponential,
     from_edges,
@@ -17,8 +17,8 @@ from tfdist.mixing.graphs import (
     star,
     torus,
 )
-from tfdist.mixing.mixing import Gossip, Mean, Mixing
-from tfdist.mixing.topology import Topology
+from tfdist.local_update.mixing.mixing import Gossip, Mean, Mixing
+from tfdist.local_update.mixing.topology import Topology
 
 __all__ = [
     "Gossip",

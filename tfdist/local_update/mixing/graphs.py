@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.mixing.doubly_stochastic import metropolis_hastings
-from tfdist.mixing.topology import Topology
+from tfdist.local_update.mixing.doubly_stochastic import metropolis_hastings
+from tfdist.local_update.mixing.topology import Topology
 
 
 def ring(participants: int) -> Topology:
@@ -159,7 +159,7 @@ def from_networkx(graph: Any) -> Topology:
     if graph.is_directed():
         raise ValueError(
             "received a directed graph, for which no simple weights keep the mean: give "
-            "an undirected one, or your weights to tfdist.mixing.from_matrix"
+            "an undirected one, or your weights to tfdist.local_update.mixing.from_matrix"
         )
     if not nodes or nodes != set(range(len(nodes))):
         raise ValueError(

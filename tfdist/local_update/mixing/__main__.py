@@ -1,4 +1,4 @@
-"""The command `python -m tfdist.mixing`, which compares graphs."""
+"""The command `python -m tfdist.local_update.mixing`, which compares graphs."""
 
 import math
 import sys
@@ -9,12 +9,12 @@ from absl import flags
 
 from tf_config import flag_help
 from tf_config.commands import as_typed
-from tfdist.mixing import graphs, view
-from tfdist.mixing.topology import Topology
+from tfdist.local_update.mixing import graphs, view
+from tfdist.local_update.mixing.topology import Topology
 
 USAGE = """Compares graphs for gossip: how fast models agree, and how many bytes that takes.
 
-    python -m tfdist.mixing --topology=ring,torus --participants=16 --plot=graphs.png
+    python -m tfdist.local_update.mixing --topology=ring,torus --participants=16 --plot=graphs.png
 """
 TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
     "ring": graphs.ring,

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.cluster.health import problems
-from tfdist.liveness.step_error import shortened
+from tfdist.cluster.liveness.step_error import shortened
 
 _PAUSE_SECONDS = 1.0
 _PROBE_SECONDS = 2.0
