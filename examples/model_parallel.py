@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     strategy = (
         None
         if FLAGS.alone
-        else tfdist.PipelineStrategy("auto", microbatches=FLAGS.microbatches)
+        else tfdist.research.PipelineStrategy("auto", microbatches=FLAGS.microbatches)
     )
     devices = strategy.devices if strategy else ["/cpu:0"]
     for process in {os.getpid(), *map(process_of, devices)}:

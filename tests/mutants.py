@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         "clients-not-weighted",
-        "tfdist/federated/aggregation.py",
+        "tfdist/research/federated/aggregation.py",
         ("(shares / shares.sum() @ updates)", "updates.mean(axis=0)"),
         "tests/federated/test_federated_averaging.py",
     ),

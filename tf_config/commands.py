@@ -17,7 +17,7 @@ COMMANDS = {
     "chaos": ("launch.chaos", "breaks tasks on purpose while a script trains"),
     "plan": ("tfdist.plan", "plans which ps holds each variable of a model"),
     "simulate": (
-        "tfdist.simulate",
+        "tfdist.research.simulate",
         "predicts training on a cluster that you do not have",
     ),
     "mixing": ("tfdist.local_update.mixing", "compares graphs for gossip"),

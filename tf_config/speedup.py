@@ -1,4 +1,4 @@
-"""The file that `launch.speedup` writes and `tfdist.simulation` reads.
+"""The file that `launch.speedup` writes and `tfdist.research.simulation` reads.
 
 It holds what was measured at each number of workers. Times are in seconds, amounts of
 data in bytes, and rates of links in bytes per second.

@@ -5,7 +5,6 @@ public name imports its module when it is first used. `__init__.pyi` lists the n
 other name is that of `tf.distribute`, so that `tfdist` can stand wherever that stood.
 """
 
-import ast
 import configparser
 import importlib
 import importlib.metadata
@@ -13,40 +12,20 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from tfdist._support.names import PublicNames
 
-def _read_stub() -> tuple[set[str], dict[str, str]]:
-    """Returns the packages and the modules of the names that `__init__.pyi` imports."""
-    packages, modules = set(), {}
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
-    for node in stub.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [alias.name for alias in node.names]
-            if node.module == __name__:
-                packages.update(names)
-            else:
-                modules.update(dict.fromkeys(names, node.module))
-    return packages, modules
-
-
-_PACKAGES, _MODULES = _read_stub()
+_NAMES = PublicNames(__file__)
+_MODULES = _NAMES.modules
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return importlib.import_module(f"tfdist.{name}")
     if name == "__version__":
         return _version()
-    if name not in _MODULES:
+    if name not in _NAMES:
         return _of_tensorflow(name)
-    try:
-        module = importlib.import_module(_MODULES[name])
-    except Exception:
-        # With an older TensorFlow, its version is the reason: this says which is needed.
-        importlib.import_module("tfdist._support.requires")
-        raise
-    value = getattr(module, name)
+    value = _NAMES.import_value(name)
     globals()[name] = value  # Python finds it without this function from now on.
     return value
 
@@ -79,6 +58,8 @@ def _of_tensorflow(name: str) -> Any:
             message += ", which is TensorFlow's own: tf.distribute.experimental"
         elif hasattr(distribute, name):
             return getattr(distribute, name)
+        elif name in (research := importlib.import_module("tfdist.research")).__all__:
+            message += f": it is {research.__name__}.{name}"
         else:
             from difflib import get_close_matches
 

@@ -7,10 +7,9 @@ This is the only list of them. Type checkers and editors read it as any stub, an
 from tfdist import all_reduce as all_reduce
 from tfdist import data as data
 from tfdist import embedding as embedding
-from tfdist import federated as federated
 from tfdist import low_level as low_level
-from tfdist import model_parallel as model_parallel
 from tfdist import placement as placement
+from tfdist import research as research
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
 from tfdist.checkpoint.fit_state import (
@@ -55,18 +54,6 @@ from tfdist.low_level.startup import wait_until_ready as wait_until_ready
 from tfdist.low_level.sync_replicas import (
     SyncReplicasOptimizer as SyncReplicasOptimizer,
 )
-from tfdist.model_parallel.devices import Device as Device
-from tfdist.model_parallel.devices import Link as Link
-from tfdist.model_parallel.devices import Links as Links
-from tfdist.model_parallel.fit import DoesNotFitError as DoesNotFitError
-from tfdist.model_parallel.graph import LayerEdge as LayerEdge
-from tfdist.model_parallel.graph import LayerGraph as LayerGraph
-from tfdist.model_parallel.graph import LayerGraphError as LayerGraphError
-from tfdist.model_parallel.graph import LayerNode as LayerNode
-from tfdist.model_parallel.graph import UnknownGraphError as UnknownGraphError
-from tfdist.model_parallel.measured import measure_layers as measure_layers
-from tfdist.model_parallel.place import place_layers as place_layers
-from tfdist.model_parallel.plan import LayerPlan as LayerPlan
 from tfdist.parameter_server.caching.report import (
     WhenChangedReport as WhenChangedReport,
 )
@@ -85,8 +72,6 @@ from tfdist.parameter_server.strategy import (
 from tfdist.peers.agreement import UnequalModelError as UnequalModelError
 from tfdist.peers.calls import LoneCallError as LoneCallError
 from tfdist.peers.shares import UnequalDataError as UnequalDataError
-from tfdist.pipeline.errors import PipelineError as PipelineError
-from tfdist.pipeline.strategy import PipelineStrategy as PipelineStrategy
 from tfdist.placement import planning as planning
 from tfdist.placement.greedy import BestFit as BestFit
 from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
@@ -119,10 +104,6 @@ from tfdist.placement.report import PlacedVariable as PlacedVariable
 from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
-from tfdist.splitting.model import split_layers as split_layers
-from tfdist.splitting.split import LayerMatrix as LayerMatrix
-from tfdist.splitting.split import Split as Split
-from tfdist.splitting.split import SplitError as SplitError
 from tfdist.synchronous.devices import UnequalDevicesError as UnequalDevicesError
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (

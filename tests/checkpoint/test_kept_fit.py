@@ -77,7 +77,7 @@ def program(tmp_path, monkeypatch):
 
     def run(data=DATA["shuffled arrays"], at=None, units=8, epochs=3, **options):
         keras.utils.set_random_seed(1)
-        strategy = tfdist.PipelineStrategy(2, microbatches=2, **options)
+        strategy = tfdist.research.PipelineStrategy(2, microbatches=2, **options)
         strategy.checkpoints.interval = 1e-6
         with strategy.scope():
             layers = [keras.layers.Dense(units, "relu"), keras.layers.Dense(1)]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist import federated
-from tfdist.federated import server_file
-from tfdist.federated.averaging import local_batches, random_stream
-from tfdist.federated.client_update import merged
+from tfdist.research import federated
+from tfdist.research.federated import server_file
+from tfdist.research.federated.averaging import local_batches, random_stream
+from tfdist.research.federated.client_update import merged
 
 PRIVATE = federated.GaussianMechanism(1.0, 1.0)
 
@@ -289,7 +289,9 @@ def test_means_of_groups_are_the_mean():
     ],
 )
 def test_a_choice_is_an_object_of_its_kind(name, value):
-    with pytest.raises(TypeError, match=f"^{name} is an object of tfdist.federated"):
+    with pytest.raises(
+        TypeError, match=f"^{name} is an object of tfdist.research.federated"
+    ):
         averaging(**{name: value})
 
 

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist import federated
-from tfdist.federated import flower
+from tfdist.research import federated
+from tfdist.research.federated import flower
 
 pytest.importorskip("flwr", reason="Flower has an environment of its own: make flower")
 

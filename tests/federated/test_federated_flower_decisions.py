@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfdist.federated import flower
-from tfdist.federated.flower.array_layout import ArrayLayout
-from tfdist.federated.flower.client_numbers import ClientNumbers
+from tfdist.research.federated import flower
+from tfdist.research.federated.flower.array_layout import ArrayLayout
+from tfdist.research.federated.flower.client_numbers import ClientNumbers
 
 ROOT = Path(__file__).parents[2]
 

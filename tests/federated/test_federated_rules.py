@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tfdist import federated
-from tfdist.federated.aggregation import clipped, norm
-from tfdist.federated.attacks import largest_unnoticed
-from tfdist.federated.robust import krum_scores
+from tfdist.research import federated
+from tfdist.research.federated.aggregation import clipped, norm
+from tfdist.research.federated.attacks import largest_unnoticed
+from tfdist.research.federated.robust import krum_scores
 
 numbers = st.floats(-1e6, 1e6, width=32)
 wild = st.floats(-1e30, 1e30)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist import federated
+from tfdist.research import federated
 
 PAGE = (Path(__file__).parents[2] / "docs" / "federated.md").read_text()
 SAMPLINGS = [federated.FixedSampling, federated.PoissonSampling]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import federated
-from tfdist.federated.averaging import local_batches
-from tfdist.federated.execution import client_training
+from tfdist.research import federated
+from tfdist.research.federated.averaging import local_batches
+from tfdist.research.federated.execution import client_training
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 6)).astype("float32")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tfdist
-from tfdist import federated
-from tfdist.federated.feature_shifts import brighter, rotated
+from tfdist.research import federated
+from tfdist.research.federated.feature_shifts import brighter, rotated
 
 SPLITS = {
     "iid": federated.iid,
@@ -137,7 +137,7 @@ def test_brighter_images():
 
 
 def test_a_table_of_who_has_what():
-    split = tfdist.federated.label_shards(LABELS, 30)
+    split = tfdist.research.federated.label_shards(LABELS, 30)
     text = federated.table(split, LABELS, rows=3)
     lines = [line for line in text.splitlines() if re.match(r"│ +\d+ │", line)]
     amounts = federated.counts(split, LABELS)

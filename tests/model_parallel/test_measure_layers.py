@@ -12,7 +12,7 @@ from tfdist import (
     measure_layers,
     place_layers,
 )
-from tfdist.model_parallel.estimated import estimate_layers
+from tfdist.research.model_parallel.estimated import estimate_layers
 
 
 def two_towers():
@@ -99,7 +99,7 @@ def test_a_layer_takes_time():
 
 
 def test_layers_alike_are_measured_once(monkeypatch):
-    from tfdist.model_parallel import measured
+    from tfdist.research.model_parallel import measured
 
     seen = []
     whole = measured._Measuring._measure
@@ -194,7 +194,7 @@ def called():
     ("make", "message"),
     [
         (Subclassed, "every subclass of keras.Model. Build it from"),
-        (called, "or state its layers and costs in a tfdist.LayerGraph"),
+        (called, "or state its layers and costs in a tfdist.research.LayerGraph"),
         (lambda: sequential(), "begin it with keras.Input"),
         (lambda: sequential(keras.Input((None, 2))), "known but for the batch"),
     ],

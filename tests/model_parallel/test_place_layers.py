@@ -21,12 +21,12 @@ from tfdist import (
     PlanFileError,
     place_layers,
 )
-from tfdist.model_parallel import search
-from tfdist.model_parallel.fit import place_by_memory
-from tfdist.model_parallel.heft import place_by_finish_time
-from tfdist.model_parallel.stages import place_in_stages
-from tfdist.model_parallel.step import simulate
-from tfdist.model_parallel.work import Work
+from tfdist.research.model_parallel import search
+from tfdist.research.model_parallel.fit import place_by_memory
+from tfdist.research.model_parallel.heft import place_by_finish_time
+from tfdist.research.model_parallel.stages import place_in_stages
+from tfdist.research.model_parallel.step import simulate
+from tfdist.research.model_parallel.work import Work
 
 SIZES = st.sampled_from([0, 10, 1000])
 
@@ -448,8 +448,8 @@ def test_what_cannot_be_placed_is_refused(make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: place_layers(chain(1), ["a"]), "list of tfdist.Device"),
-        (lambda: place_layers(chain(1), ONE, 1e9), "network is tfdist.Links"),
+        (lambda: place_layers(chain(1), ["a"]), "list of tfdist.research.Device"),
+        (lambda: place_layers(chain(1), ONE, 1e9), "network is tfdist.research.Links"),
     ],
 )
 def test_another_type_is_refused(make, message):
@@ -559,7 +559,7 @@ def one_layer_on_two_devices(data):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not a plan that tfdist.LayerPlan.save has written"),
+        ("{", "not a plan that tfdist.research.LayerPlan.save has written"),
         ("[]", "an object"),
         (changed(lambda d: d.update(version=2)), "version 2"),
         (changed(lambda d: d.pop("devices")), "'devices' is missing"),

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import tfdist
 from tfdist import Device, LayerEdge, LayerGraph, LayerMatrix, LayerNode, Links, Split
-from tfdist.model_parallel.choose_split import WHOLE
-from tfdist.model_parallel.split_graph import resolved_split, with_parts
-from tfdist.model_parallel.work import Work
-from tfdist.splitting import dense, embedding
-from tfdist.splitting.split import ranges, resolved
+from tfdist.research.model_parallel.choose_split import WHOLE
+from tfdist.research.model_parallel.split_graph import resolved_split, with_parts
+from tfdist.research.model_parallel.splitting import dense, embedding
+from tfdist.research.model_parallel.splitting.split import ranges, resolved
+from tfdist.research.model_parallel.work import Work
 
 layers = keras.layers
 
@@ -41,7 +41,9 @@ def test_the_split_that_is_chosen_moves_fewest_bytes(rows, columns, parts, is_lo
     ]
     matrix = LayerMatrix(rows, columns, is_lookup)
     if not possible:
-        with pytest.raises(tfdist.SplitError, match=f"{rows} rows and {columns}"):
+        with pytest.raises(
+            tfdist.research.SplitError, match=f"{rows} rows and {columns}"
+        ):
             resolved(Split(parts), matrix)
         return
     found = resolved(Split(parts), matrix).by
@@ -50,9 +52,13 @@ def test_the_split_that_is_chosen_moves_fewest_bytes(rows, columns, parts, is_lo
 
 def test_a_number_of_parts_or_a_way_to_split_that_there_is_not():
     for parts in (0, 1, -2, True, 2.0, "2", None):
-        with pytest.raises(tfdist.SplitError, match="2 parts or more; received"):
+        with pytest.raises(
+            tfdist.research.SplitError, match="2 parts or more; received"
+        ):
             Split(parts)
-    with pytest.raises(tfdist.SplitError, match="'columns' or 'rows'.*'heads'"):
+    with pytest.raises(
+        tfdist.research.SplitError, match="'columns' or 'rows'.*'heads'"
+    ):
         Split(2, "heads")
 
 
@@ -87,14 +93,14 @@ def model():
     ],
 )
 def test_what_cannot_be_split(split, message):
-    with pytest.raises(tfdist.SplitError, match=message):
-        tfdist.split_layers(model(), split)
+    with pytest.raises(tfdist.research.SplitError, match=message):
+        tfdist.research.split_layers(model(), split)
 
 
 @pytest.mark.parametrize("split", [2, "big", ["big"], None])
 def test_what_is_no_mapping(split):
     with pytest.raises(TypeError, match='such as {"big": 2'):
-        tfdist.split_layers(model(), split)
+        tfdist.research.split_layers(model(), split)
 
 
 def test_a_subclassed_model_is_refused():
@@ -106,10 +112,10 @@ def test_a_subclassed_model_is_refused():
         def call(self, x):
             return self.big(x)
 
-    with pytest.raises(tfdist.SplitError, match="Build it from keras.Input"):
-        tfdist.split_layers(Own(), {"big": 2})
+    with pytest.raises(tfdist.research.SplitError, match="Build it from keras.Input"):
+        tfdist.research.split_layers(Own(), {"big": 2})
     with pytest.raises(TypeError, match=r"takes a keras\.Model"):
-        tfdist.split_layers(layers.Dense(4), {"big": 2})
+        tfdist.research.split_layers(layers.Dense(4), {"big": 2})
 
 
 def test_the_copy_has_the_names_the_weights_and_what_is_compiled():
@@ -117,7 +123,7 @@ def test_the_copy_has_the_names_the_weights_and_what_is_compiled():
     plain.compile("adam", "mse")
     plain.get_layer("norm").set_weights([np.full(8, each) for each in (1, 2, 3, 4)])
     plain.get_layer("norm").trainable = False
-    split = tfdist.split_layers(plain, {"big": 3})
+    split = tfdist.research.split_layers(plain, {"big": 3})
     assert [each.name for each in split.layers] == [each.name for each in plain.layers]
     assert split.optimizer.name == "adam"
     assert split.optimizer is not plain.optimizer
@@ -129,7 +135,7 @@ def test_the_copy_has_the_names_the_weights_and_what_is_compiled():
     # The order of `get_weights`: each part's matrix and its part of the bias.
     shapes = [((6, columns), (columns,)) for columns in (3, 3, 2)]
     assert [each.shape for each in big.get_weights()] == [s for p in shapes for s in p]
-    again = tfdist.split_layers(split, {"big": Split(2, "rows")})
+    again = tfdist.research.split_layers(split, {"big": Split(2, "rows")})
     np.testing.assert_allclose(again(x), plain(x), atol=1e-6)
     assert len(again.get_layer("big").get_weights()) == 3
 
@@ -155,7 +161,7 @@ def test_begins_as_the_plain_layer_does(kind, split, sizes, by):
 def test_a_layer_that_is_not_trained_has_parts_that_are_not():
     plain = model()
     plain.get_layer("big").trainable = False
-    split = tfdist.split_layers(plain, {"big": 2}).get_layer("big")
+    split = tfdist.research.split_layers(plain, {"big": 2}).get_layer("big")
     parts = split.pieces().parts
     for trainable in (False, True, False):
         # As it was made, at first.
@@ -168,7 +174,9 @@ def test_a_layer_that_is_not_trained_has_parts_that_are_not():
 def test_computes_in_half_precision_as_the_plain_layer_does():
     half = layers.Dense(8, dtype="mixed_float16")
     plain = keras.Sequential([keras.Input((6,)), half])
-    split = tfdist.split_layers(plain, {plain.layers[0].name: Split(2, "rows")})
+    split = tfdist.research.split_layers(
+        plain, {plain.layers[0].name: Split(2, "rows")}
+    )
     x = np.ones((2, 6), "float32")
     assert split(x).dtype == plain(x).dtype
     np.testing.assert_allclose(split(x), plain(x), atol=1e-2)
@@ -260,14 +268,14 @@ DEVICES = [Device("a"), Device("b")]
 
 
 def test_a_plan_splits_what_is_faster_so():
-    plan = tfdist.place_layers(mlp(), DEVICES, Links(1e6, 1e-3), split=2)
+    plan = tfdist.research.place_layers(mlp(), DEVICES, Links(1e6, 1e-3), split=2)
     assert plan.split == BOTH
     # Half of 120 seconds, beside 6 of the rest.
     assert plan.seconds == pytest.approx(66, abs=0.1)
     assert plan.compared[WHOLE] == pytest.approx(126)
     assert {plan.placed["up_part_0"], plan.placed["up_part_1"]} == {"a", "b"}
     assert "up is split by columns into 2 parts" in plan.table()
-    assert tfdist.LayerPlan.from_json(plan.to_json()) == plan
+    assert tfdist.research.LayerPlan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("by_rule", [0.8, 1.25])
@@ -285,27 +293,35 @@ def test_a_pair_is_worth_it_from_the_size_that_the_docs_say(by_rule):
         LayerNode("out", 1e-9, 1e-9),
         sizes=[size, int(4 * rows * units), size],
     )
-    plan = tfdist.place_layers(graph, DEVICES, Links(bandwidth), split=2)
+    plan = tfdist.research.place_layers(graph, DEVICES, Links(bandwidth), split=2)
     assert set(plan.split) == ({"up", "down"} if by_rule > 1 else set())
 
 
 def test_a_plan_leaves_whole_what_messages_would_delay():
     by_hand = {"*": "a"}
-    plan = tfdist.place_layers(mlp(), DEVICES, Links(1.0), split=2, by_hand=by_hand)
+    plan = tfdist.research.place_layers(
+        mlp(), DEVICES, Links(1.0), split=2, by_hand=by_hand
+    )
     assert not plan.split
-    assert plan == tfdist.place_layers(mlp(), DEVICES, Links(1.0), by_hand=by_hand)
+    assert plan == tfdist.research.place_layers(
+        mlp(), DEVICES, Links(1.0), by_hand=by_hand
+    )
 
 
 def test_a_plan_splits_what_fits_only_so():
     small = [Device(name, memory=1300) for name in "abcd"]
-    with pytest.raises(tfdist.DoesNotFitError, match="layer 'up' alone takes 1,760"):
-        tfdist.place_layers(mlp(), small, Links(1.0))
-    plan = tfdist.place_layers(mlp(), small, Links(1.0), split=2)
+    with pytest.raises(
+        tfdist.research.DoesNotFitError, match="layer 'up' alone takes 1,760"
+    ):
+        tfdist.research.place_layers(mlp(), small, Links(1.0))
+    plan = tfdist.research.place_layers(mlp(), small, Links(1.0), split=2)
     assert plan.split == BOTH
     assert plan.compared[WHOLE] is None
     assert all(used <= 1300 for used in plan.bytes_per_device.values())
-    with pytest.raises(tfdist.DoesNotFitError, match="alone takes"):
-        tfdist.place_layers(mlp(), [Device("a", memory=500)], Links(1.0), split=2)
+    with pytest.raises(tfdist.research.DoesNotFitError, match="alone takes"):
+        tfdist.research.place_layers(
+            mlp(), [Device("a", memory=500)], Links(1.0), split=2
+        )
 
 
 def test_a_plan_splits_several_layers_where_one_is_not_enough():
@@ -314,9 +330,9 @@ def test_a_plan_splits_several_layers_where_one_is_not_enough():
     layers = [LayerNode(f"n{at}", 1.0, 2.0, 600, matrix=square) for at in range(7)]
     graph = chain(*layers, sizes=[0] * 6)
     devices = [Device(name, memory=900) for name in "abcde"]
-    with pytest.raises(tfdist.DoesNotFitError, match="no assignment"):
-        tfdist.place_layers(graph, devices)
-    plan = tfdist.place_layers(graph, devices, split=4)
+    with pytest.raises(tfdist.research.DoesNotFitError, match="no assignment"):
+        tfdist.research.place_layers(graph, devices)
+    plan = tfdist.research.place_layers(graph, devices, split=4)
     assert len(plan.split) >= 2
     assert max(plan.bytes_per_device.values()) <= 900
 
@@ -325,19 +341,19 @@ def test_a_plan_does_not_split_layers_that_are_called_twice():
     names = ("up", "up#2")
     calls = (LayerNode(name, 20.0, 40.0, 1600, 160, "up", UP) for name in names)
     graph = LayerGraph(tuple(calls))
-    assert not tfdist.place_layers(graph, DEVICES, split=2).split
-    with pytest.raises(tfdist.LayerGraphError, match="called once"):
+    assert not tfdist.research.place_layers(graph, DEVICES, split=2).split
+    with pytest.raises(tfdist.research.LayerGraphError, match="called once"):
         resolved_split(graph, {"up": Split(2)})
 
 
 @pytest.mark.parametrize("split", [0, True, 1.5, "2"])
 def test_a_number_of_parts_of_a_plan_that_is_none(split):
     with pytest.raises(ValueError, match="1 for none; received"):
-        tfdist.place_layers(mlp(), DEVICES, split=split)
+        tfdist.research.place_layers(mlp(), DEVICES, split=split)
 
 
 def test_the_graph_of_a_model_says_what_can_be_split():
-    from tfdist.model_parallel.estimated import estimate_layers
+    from tfdist.research.model_parallel.estimated import estimate_layers
 
     graph = estimate_layers(model(), flops=math.pi)
     assert {node.name: node.matrix for node in graph.nodes if node.matrix} == {
@@ -355,8 +371,10 @@ def test_the_graph_of_a_model_says_what_can_be_split():
     ],
 )
 def test_a_plan_file_with_a_split_that_is_none(split, old, new):
-    text = tfdist.place_layers(mlp(), DEVICES, Links(1e6), split=split).to_json()
-    assert tfdist.LayerPlan.from_json(text).to_json() == text
+    text = tfdist.research.place_layers(
+        mlp(), DEVICES, Links(1e6), split=split
+    ).to_json()
+    assert tfdist.research.LayerPlan.from_json(text).to_json() == text
     assert old in text
     with pytest.raises(tfdist.PlanFileError):
-        tfdist.LayerPlan.from_json(text.replace(old, new))
+        tfdist.research.LayerPlan.from_json(text.replace(old, new))

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import Split, split_layers
-from tfdist.model_parallel.estimated import estimate_layers
-from tfdist.pipeline import steps
-from tfdist.splitting.nodes import pieces_of
+from tfdist.research.model_parallel.estimated import estimate_layers
+from tfdist.research.model_parallel.pipeline import steps
+from tfdist.research.model_parallel.splitting.nodes import pieces_of
 
 from ..pipeline.pipeline_cases import (
     OPTIMIZERS,
@@ -78,7 +78,9 @@ PAIR = {"wide": 2, "narrow": 2}
 def test_equals_the_plain_layers(
     make, split, stages, microbatches, schedule, optimizer, recompute
 ):
-    strategy = tfdist.PipelineStrategy(stages, microbatches, schedule, recompute)
+    strategy = tfdist.research.PipelineStrategy(
+        stages, microbatches, schedule, recompute
+    )
     ours = train(make, strategy, optimizer, split)
     assert_alike(ours, train(make, None, optimizer), tolerance=1e-5)
     assert {k: len(v) for k, v in strategy.parts_of(ours[0]).items()} == {
@@ -97,14 +99,14 @@ def test_equals_the_plain_layers_in_one_place(make):
 
 
 def test_without_waiting_it_trains_as_stages_that_do_not_wait():
-    strategy = tfdist.PipelineStrategy(2, 2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(2, 2, max_staleness=1)
     _, history = train(mlp, strategy, split=PAIR)
     assert history["loss"][-1] < history["loss"][0]
 
 
 @pytest.mark.parametrize("split", [COLUMNS, ROWS_OF, PAIR])
 def test_each_part_computes_on_its_device_both_ways(split, monkeypatch):
-    strategy = tfdist.PipelineStrategy(1, 1)
+    strategy = tfdist.research.PipelineStrategy(1, 1)
     model, graph = graph_of_step(monkeypatch, mlp, strategy, split=split)
     parts = strategy.parts_of(model)
     for name, devices in parts.items():
@@ -141,7 +143,7 @@ def test_each_part_computes_on_its_device_both_ways(split, monkeypatch):
     ],
 )
 def test_sends_the_bytes_that_the_formula_says(split, numbers, monkeypatch):
-    strategy = tfdist.PipelineStrategy(1, 1)
+    strategy = tfdist.research.PipelineStrategy(1, 1)
     model, graph = graph_of_step(monkeypatch, mlp, strategy, split=split)
     devices = set(sum(strategy.parts_of(model).values(), []))
     sent = {
@@ -169,7 +171,9 @@ def test_the_gradient_of_each_part_of_a_table_has_some_rows_only(monkeypatch):
         return update(model, pipeline, gradients)
 
     monkeypatch.setattr(steps, "update", noted)
-    train(words, tfdist.PipelineStrategy(1, 2), split={"table": Split(3, "rows")})
+    train(
+        words, tfdist.research.PipelineStrategy(1, 2), split={"table": Split(3, "rows")}
+    )
     of_table = [found for path, found in seen if "table_part" in path]
     assert len(of_table) >= 3
     assert all(isinstance(each, tf.IndexedSlices) for each in of_table)
@@ -183,7 +187,7 @@ def test_an_id_that_the_table_lacks_is_an_error_as_in_one_piece():
 
 
 def test_is_saved_in_one_piece(tmp_path):
-    strategy = tfdist.PipelineStrategy(2, 2)
+    strategy = tfdist.research.PipelineStrategy(2, 2)
     split = {"table": Split(3, "rows"), "wide": 2, "narrow": 4}
     model, _ = train(words, strategy, "adam", split)
     model.save(tmp_path / "model.keras")
@@ -226,14 +230,16 @@ def test_a_plan_splits_a_table_that_fits_no_device_and_trains_it():
         return words(500)
 
     graph = estimate_layers(large(), batch_size=16, flops=1e9)
-    devices = [tfdist.Device(name, memory=500 * 8 * 4) for name in "abc"]
-    links = tfdist.Links(1e9, 1e-6)
-    with pytest.raises(tfdist.DoesNotFitError, match="layer 'table' alone takes"):
-        tfdist.place_layers(graph, devices, links)
-    plan = tfdist.place_layers(graph, devices, links, split=2)
+    devices = [tfdist.research.Device(name, memory=500 * 8 * 4) for name in "abc"]
+    links = tfdist.research.Links(1e9, 1e-6)
+    with pytest.raises(
+        tfdist.research.DoesNotFitError, match="layer 'table' alone takes"
+    ):
+        tfdist.research.place_layers(graph, devices, links)
+    plan = tfdist.research.place_layers(graph, devices, links, split=2)
     assert "table" in plan.split
-    plan = tfdist.LayerPlan.from_json(plan.to_json())
-    strategy = tfdist.PipelineStrategy(plan, 2)
+    plan = tfdist.research.LayerPlan.from_json(plan.to_json())
+    strategy = tfdist.research.PipelineStrategy(plan, 2)
     ours = train(large, strategy, "adam", plan)
     assert_alike(ours, train(large, None, "adam"), tolerance=1e-5)
     # The devices of the plan are a, b and c; those here, in their order.
@@ -250,22 +256,29 @@ def test_a_plan_of_a_model_that_is_split_already():
     # Megatron's pair: nothing is joined between.
     assert "wide_join" not in graph.units
     assert all(each.matrix is None for each in graph.nodes if "_part_" in each.name)
-    plan = tfdist.place_layers(graph, [tfdist.Device("a"), tfdist.Device("b")])
-    strategy = tfdist.PipelineStrategy(plan, 2)
+    plan = tfdist.research.place_layers(
+        graph, [tfdist.research.Device("a"), tfdist.research.Device("b")]
+    )
+    strategy = tfdist.research.PipelineStrategy(plan, 2)
     ours = train(words, strategy, split={"table": 3, **PAIR})
     assert_alike(ours, train(words), tolerance=1e-5)
 
 
 def test_a_plan_and_a_model_that_are_split_otherwise_are_refused():
     graph = estimate_layers(mlp(), batch_size=16, flops=1e9)
-    links, devices = tfdist.Links(1e12), [tfdist.Device("a"), tfdist.Device("b")]
-    split = tfdist.place_layers(graph, devices, links, split=2)
+    links, devices = (
+        tfdist.research.Links(1e12),
+        [tfdist.research.Device("a"), tfdist.research.Device("b")],
+    )
+    split = tfdist.research.place_layers(graph, devices, links, split=2)
     assert split.split
-    with pytest.raises(tfdist.PipelineError, match=r"split_layers\(model, plan\)"):
-        train(mlp, tfdist.PipelineStrategy(split, 2))
-    whole = tfdist.place_layers(graph, devices, links)
-    with pytest.raises(tfdist.PipelineError, match="splits no layer.*'wide'"):
-        train(mlp, tfdist.PipelineStrategy(whole, 2), split={"wide": 2})
+    with pytest.raises(
+        tfdist.research.PipelineError, match=r"split_layers\(model, plan\)"
+    ):
+        train(mlp, tfdist.research.PipelineStrategy(split, 2))
+    whole = tfdist.research.place_layers(graph, devices, links)
+    with pytest.raises(tfdist.research.PipelineError, match="splits no layer.*'wide'"):
+        train(mlp, tfdist.research.PipelineStrategy(whole, 2), split={"wide": 2})
 
 
 def test_a_layer_on_both_sides_of_a_split_one_is_refused():
@@ -275,8 +288,10 @@ def test_a_layer_on_both_sides_of_a_split_one_is_refused():
         y = layers.Dense(6, name="between")(again(x))
         return keras.Model(x, layers.Dense(3)(again(y)))
 
-    with pytest.raises(tfdist.PipelineError, match="'again' is called several times"):
-        train(shared, tfdist.PipelineStrategy(1, 2), split={"between": 2})
+    with pytest.raises(
+        tfdist.research.PipelineError, match="'again' is called several times"
+    ):
+        train(shared, tfdist.research.PipelineStrategy(1, 2), split={"between": 2})
 
 
 class Normalized(keras.optimizers.SGD):
@@ -297,5 +312,7 @@ class Normalized(keras.optimizers.SGD):
 )
 def test_optimizers_that_look_at_a_whole_weight_are_refused(optimizer, monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "whole", optimizer)
-    with pytest.raises(tfdist.PipelineError, match="the weights of wide are split"):
-        train(mlp, tfdist.PipelineStrategy(2, 2), "whole", {"wide": 2})
+    with pytest.raises(
+        tfdist.research.PipelineError, match="the weights of wide are split"
+    ):
+        train(mlp, tfdist.research.PipelineStrategy(2, 2), "whole", {"wide": 2})

@@ -332,7 +332,7 @@ TRACED = (
     "tfdist.variables",
     "tfdist.parameter_server.rounds",
     "tfdist.parameter_server.steps",
-    "tfdist.pipeline",
+    "tfdist.research.model_parallel.pipeline",
     "tfdist.synchronous.reader",
     "tfdist.synchronous.replica",
 )

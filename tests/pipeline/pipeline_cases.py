@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import _tf, split_layers
-from tfdist.splitting.nodes import pieces_of
+from tfdist.research.model_parallel.splitting.nodes import pieces_of
 
 DEVICES = 4
 ROWS = 22

@@ -42,7 +42,9 @@ pytestmark = pytest.mark.own_process
     ],
 )
 def test_equals_one_process(make, stages, microbatches, schedule, optimizer, recompute):
-    strategy = tfdist.PipelineStrategy(stages, microbatches, schedule, recompute)
+    strategy = tfdist.research.PipelineStrategy(
+        stages, microbatches, schedule, recompute
+    )
     ours = train(make, strategy, optimizer)
     assert_alike(ours, train(make, None, optimizer))
     model = ours[0]
@@ -57,7 +59,7 @@ def test_equals_one_process(make, stages, microbatches, schedule, optimizer, rec
 
 
 def test_variables_and_slots_are_on_the_devices_of_their_stages():
-    strategy = tfdist.PipelineStrategy("auto", 2)
+    strategy = tfdist.research.PipelineStrategy("auto", 2)
     model, _ = train(chain, strategy, "adam")
     assert len(strategy.devices) == DEVICES
     for names, device in zip(strategy.stages_of(model), strategy.devices, strict=True):
@@ -80,7 +82,7 @@ def test_variables_and_slots_are_on_the_devices_of_their_stages():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_gradients_stay_on_the_devices_of_their_stages(optimizer, monkeypatch):
     """TensorFlow would gather all of them on one device, to add up one replica's."""
-    strategy = tfdist.PipelineStrategy(2, 2)
+    strategy = tfdist.research.PipelineStrategy(2, 2)
     _, graph = graph_of_step(monkeypatch, chain, strategy, optimizer)
     homes = {
         inside.op.name: outside.device
@@ -136,9 +138,9 @@ class Noting(keras.layers.Layer):
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_stages_compute_in_the_order_of_the_schedule(schedule):
-    from tfdist.model_parallel.schedule import make_schedule
+    from tfdist.research.model_parallel.schedule import make_schedule
 
-    strategy = tfdist.PipelineStrategy(
+    strategy = tfdist.research.PipelineStrategy(
         [["a", "first"], ["b", "second"], ["c", "last"]], 4, schedule
     )
     seen = []

@@ -4,11 +4,11 @@ import keras
 import pytest
 
 from tfdist import _tf
-from tfdist.model_parallel.estimated import estimate_layers
-from tfdist.model_parallel.schedule import make_schedule
-from tfdist.pipeline.assign import assign, graph_of_calls
-from tfdist.pipeline.nominal import CPU, ROWS
-from tfdist.pipeline.step_time import Execution
+from tfdist.research.model_parallel.estimated import estimate_layers
+from tfdist.research.model_parallel.pipeline.assign import assign, graph_of_calls
+from tfdist.research.model_parallel.pipeline.nominal import CPU, ROWS
+from tfdist.research.model_parallel.pipeline.step_time import Execution
+from tfdist.research.model_parallel.schedule import make_schedule
 
 layers = keras.layers
 

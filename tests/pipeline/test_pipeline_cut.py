@@ -7,16 +7,20 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tfdist.model_parallel import step
-from tfdist.model_parallel.devices import Device, Links
-from tfdist.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
-from tfdist.model_parallel.schedule import SCHEDULES, make_schedule
-from tfdist.model_parallel.work import Work
-from tfdist.pipeline import arguments, cut
-from tfdist.pipeline.chain import OUTPUTS, Chain
-from tfdist.pipeline.cut import choose_cut, equal_ends
-from tfdist.pipeline.errors import PipelineError
-from tfdist.pipeline.step_time import Execution, StageCosts, step_seconds
+from tfdist.research.model_parallel import step
+from tfdist.research.model_parallel.devices import Device, Links
+from tfdist.research.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
+from tfdist.research.model_parallel.pipeline import arguments, cut
+from tfdist.research.model_parallel.pipeline.chain import OUTPUTS, Chain
+from tfdist.research.model_parallel.pipeline.cut import choose_cut, equal_ends
+from tfdist.research.model_parallel.pipeline.errors import PipelineError
+from tfdist.research.model_parallel.pipeline.step_time import (
+    Execution,
+    StageCosts,
+    step_seconds,
+)
+from tfdist.research.model_parallel.schedule import SCHEDULES, make_schedule
+from tfdist.research.model_parallel.work import Work
 
 COSTS = st.lists(st.integers(0, 20), min_size=1, max_size=7)
 SECONDS = st.integers(0, 5)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.model_parallel.estimated import estimate_layers
+from tfdist.research.model_parallel.estimated import estimate_layers
 
 from .pipeline_cases import assert_close, logical_devices  # noqa: F401
 
@@ -83,7 +83,7 @@ def test_inputs_and_outputs_by_name_with_weights_of_classes_and_examples(schedul
     both(
         two_towers,
         fit,
-        tfdist.PipelineStrategy(2, 3, schedule),
+        tfdist.research.PipelineStrategy(2, 3, schedule),
         loss={"early": "mse", "late": "huber"},
         loss_weights={"early": 0.3, "late": 1.0},
         metrics={"early": "mae", "late": [keras.metrics.R2Score()]},
@@ -102,7 +102,7 @@ def test_inputs_and_outputs_by_name_with_weights_of_classes_and_examples(schedul
     ],
 )
 def test_data_that_the_strategy_distributes_with_weights_of_classes(distributed):
-    strategy = tfdist.PipelineStrategy(2, 3)
+    strategy = tfdist.research.PipelineStrategy(2, 3)
     data = tf.data.Dataset.from_tensor_slices((X, np.arange(18.0) % 3)).batch(7)
 
     def fit(model):
@@ -136,7 +136,7 @@ def test_a_mask_crosses_cuts_and_counts_in_the_loss_of_the_whole_batch():
             WORDS, y, batch_size=7, epochs=2, shuffle=False, verbose=0
         ).history
 
-    both(masked, fit, tfdist.PipelineStrategy(3, 4))
+    both(masked, fit, tfdist.research.PipelineStrategy(3, 4))
 
 
 def test_a_loss_that_does_not_separate_is_that_of_the_whole_batch():
@@ -146,9 +146,13 @@ def test_a_loss_that_does_not_separate_is_that_of_the_whole_batch():
     def fit(model):
         return model.fit(X, Y, batch_size=9, epochs=2, shuffle=False, verbose=0).history
 
-    both(dense(5, 5), fit, tfdist.PipelineStrategy(2, 4), loss=greatest)
-    model = built(dense(5, 5), tfdist.PipelineStrategy(2, 4, "1f1b"), loss=greatest)
-    with pytest.raises(tfdist.PipelineError, match='1f1b.*Use schedule="gpipe"'):
+    both(dense(5, 5), fit, tfdist.research.PipelineStrategy(2, 4), loss=greatest)
+    model = built(
+        dense(5, 5), tfdist.research.PipelineStrategy(2, 4, "1f1b"), loss=greatest
+    )
+    with pytest.raises(
+        tfdist.research.PipelineError, match='1f1b.*Use schedule="gpipe"'
+    ):
         fit(model)
 
 
@@ -160,7 +164,7 @@ def test_state_of_layers_changes_once_for_each_microbatch(recompute):
             + [layers.Dropout(0.5, seed=1), layers.Dense(1)]
         )
 
-    strategy = tfdist.PipelineStrategy(2, 3, "gpipe", recompute)
+    strategy = tfdist.research.PipelineStrategy(2, 3, "gpipe", recompute)
     model = built(make, strategy, optimizer=lambda: keras.optimizers.SGD(0.0))
     alone = built(make, optimizer=lambda: keras.optimizers.SGD(0.0))
     model.train_on_batch(X, Y)
@@ -183,7 +187,7 @@ def test_dropout_is_recomputed_with_the_numbers_that_were_drawn():
 
     found = []
     for recompute in (False, True):
-        model = built(make, tfdist.PipelineStrategy(2, 3, "1f1b", recompute))
+        model = built(make, tfdist.research.PipelineStrategy(2, 3, "1f1b", recompute))
         model.fit(X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0)
         found.append(model.get_weights())
     assert_close(*found, rtol=1e-5, atol=1e-6)
@@ -196,12 +200,12 @@ def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
     make = dense(6, 6, 6)
     expected = built(make)
     fit(expected, 3)
-    model = built(make, tfdist.PipelineStrategy(2, 3))
+    model = built(make, tfdist.research.PipelineStrategy(2, 3))
     fit(model, 2)
     model.save(tmp_path / "model.keras")
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     saved = checkpoint.write(str(tmp_path / "checkpoint"))
-    for strategy in (tfdist.PipelineStrategy(4, 2, "1f1b"), None):
+    for strategy in (tfdist.research.PipelineStrategy(4, 2, "1f1b"), None):
         with strategy.scope() if strategy else contextlib.nullcontext():
             loaded = keras.models.load_model(tmp_path / "model.keras")
         restored = built(make, strategy)
@@ -217,9 +221,11 @@ def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
 
 def plan_of(model, placed):
     graph = estimate_layers(model, flops=1e9)
-    devices = tuple(tfdist.Device(each) for each in ("one", "two"))
+    devices = tuple(tfdist.research.Device(each) for each in ("one", "two"))
     by_node = {node: placed.get(node.partition("#")[0], "one") for node in graph.order}
-    return tfdist.LayerPlan(graph, devices, tfdist.Links(1e9), by_node)
+    return tfdist.research.LayerPlan(
+        graph, devices, tfdist.research.Links(1e9), by_node
+    )
 
 
 def towers():
@@ -237,7 +243,7 @@ def test_a_plan_of_place_layers_says_the_stages():
         options = {"batch_size": 6, "epochs": 2, "shuffle": False, "verbose": 0}
         return model.fit([X, X[::-1]], Y, **options).history
 
-    strategy = tfdist.PipelineStrategy(plan, 3)
+    strategy = tfdist.research.PipelineStrategy(plan, 3)
     both(towers, fit, strategy)
     # It goes back to the first device, which so has two of three stages.
     one, two = (tf.config.list_logical_devices()[i].name[-5:] for i in range(2))
@@ -245,12 +251,14 @@ def test_a_plan_of_place_layers_says_the_stages():
     model = built(towers, strategy)
     assert strategy.stages_of(model) == [["left"], ["right"], ["both", "score"]]
     with pytest.raises(
-        tfdist.PipelineError, match="lacks the layers a, b of the model"
+        tfdist.research.PipelineError, match="lacks the layers a, b of the model"
     ):
-        tfdist.PipelineStrategy(plan).stages_of(built(named))
+        tfdist.research.PipelineStrategy(plan).stages_of(built(named))
     crossed = {"twice": "one", "between": "two", "end": "two"}
-    with pytest.raises(tfdist.PipelineError, match="'twice' in several stages"):
-        tfdist.PipelineStrategy(plan_of(shared(), crossed))
+    with pytest.raises(
+        tfdist.research.PipelineError, match="'twice' in several stages"
+    ):
+        tfdist.research.PipelineStrategy(plan_of(shared(), crossed))
 
 
 def operations():
@@ -269,11 +277,11 @@ def test_operations_that_are_no_layers_are_in_stages():
     planned = operations()
     (name,) = [e.name for e in planned.operations if e.name.startswith("sum")]
     # Keras names the operations of the models that are trained otherwise.
-    strategy = tfdist.PipelineStrategy(plan_of(planned, {name: "two"}), 3)
+    strategy = tfdist.research.PipelineStrategy(plan_of(planned, {name: "two"}), 3)
     both(operations, fit, strategy)
     assert len(strategy.devices) == 3
     keras.utils.clear_session()
-    listed = tfdist.PipelineStrategy([["first", "twice"], ["sum", "last"]])
+    listed = tfdist.research.PipelineStrategy([["first", "twice"], ["sum", "last"]])
     assert listed.stages_of(built(operations))[1] == ["last"]
 
 
@@ -324,8 +332,8 @@ def named():
     ],
 )
 def test_refused_with_what_to_do(make, stages, compiled, message):
-    model = built(make, tfdist.PipelineStrategy(stages, 2), **compiled)
-    with pytest.raises(tfdist.PipelineError, match=message):
+    model = built(make, tfdist.research.PipelineStrategy(stages, 2), **compiled)
+    with pytest.raises(tfdist.research.PipelineError, match=message):
         model.fit(X, Y, verbose=0)
 
 
@@ -349,8 +357,8 @@ def test_refused_with_what_to_do(make, stages, compiled, message):
     ],
 )
 def test_arguments_are_refused_in_words(arguments, message):
-    with pytest.raises(tfdist.PipelineError, match=message):
-        tfdist.PipelineStrategy(**{"stages": 2, **arguments})
+    with pytest.raises(tfdist.research.PipelineError, match=message):
+        tfdist.research.PipelineStrategy(**{"stages": 2, **arguments})
 
 
 class Counting(layers.Layer):
@@ -369,7 +377,7 @@ class Counting(layers.Layer):
 def test_what_is_computed_again_begins_with_the_state_of_the_first_time():
     found = []
     for recompute in (False, True):
-        strategy = tfdist.PipelineStrategy(2, 4, recompute=recompute)
+        strategy = tfdist.research.PipelineStrategy(2, 4, recompute=recompute)
         model = built(
             lambda: keras.Sequential([keras.Input((4,)), Counting(), layers.Dense(1)]),
             strategy,
@@ -407,7 +415,7 @@ def test_layers_that_cannot_be_computed_again_or_in_copies_are_refused(
 ):
     model = built(
         lambda: keras.Sequential([keras.Input((4,)), layer(), layers.Dense(1)]),
-        tfdist.PipelineStrategy(2, 2, **options),
+        tfdist.research.PipelineStrategy(2, 2, **options),
     )
-    with pytest.raises(tfdist.PipelineError, match=message):
+    with pytest.raises(tfdist.research.PipelineError, match=message):
         model.fit(X, Y, verbose=0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.model_parallel.schedule import BACKWARD, FORWARD, active, batch_of
+from tfdist.research.model_parallel.schedule import BACKWARD, FORWARD, active, batch_of
 
 lags = st.integers(1, 2)
 few = st.integers(1, 5)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.pipeline.errors import PipelineError
+from tfdist.research.model_parallel.pipeline.errors import PipelineError
 
 from .pipeline_cases import (
     assert_alike,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.own_process
 def test_equals_one_process(
     make, stages, replicas, parts, schedule, optimizer, recompute
 ):
-    strategy = tfdist.PipelineStrategy(
+    strategy = tfdist.research.PipelineStrategy(
         stages, parts, schedule, recompute, replicas=replicas
     )
     ours = train(make, strategy, optimizer)
@@ -52,7 +52,7 @@ def test_equals_one_process(
 
 
 def test_each_weight_and_its_slots_are_on_one_replica():
-    strategy = tfdist.PipelineStrategy(2, 2, replicas=2)
+    strategy = tfdist.research.PipelineStrategy(2, 2, replicas=2)
     model, _ = train(chain, strategy, "adam")
     bytes_on = dict.fromkeys(strategy.extended.worker_devices, 0)
     for names, devices in zip(
@@ -69,7 +69,7 @@ def test_each_weight_and_its_slots_are_on_one_replica():
 
 
 def test_each_weight_travels_once_each_way(monkeypatch):
-    strategy = tfdist.PipelineStrategy(2, 2, replicas=2)
+    strategy = tfdist.research.PipelineStrategy(2, 2, replicas=2)
     model, graph = graph_of_step(monkeypatch, wide, strategy)
     shapes = {tuple(weight.shape) for weight in model.weights}
     homes = {id(w): w.value.device for w in model.weights}
@@ -116,7 +116,7 @@ def normalized():
 
 
 def test_averages_of_normalization_are_means_over_replicas():
-    strategy = tfdist.PipelineStrategy(1, 1, replicas=2)
+    strategy = tfdist.research.PipelineStrategy(1, 1, replicas=2)
     with strategy.scope():
         model = normalized()
         model.compile("sgd", "mse")
@@ -148,7 +148,7 @@ class Drawn(keras.layers.Layer):
 @pytest.mark.parametrize("recompute", [False, True])
 def test_replicas_draw_different_numbers(recompute):
     seen = []
-    strategy = tfdist.PipelineStrategy(1, 2, recompute=recompute, replicas=2)
+    strategy = tfdist.research.PipelineStrategy(1, 2, recompute=recompute, replicas=2)
     with strategy.scope():
         model = keras.Sequential(
             [keras.Input((6,)), Drawn(seen), keras.layers.Dense(3)]
@@ -165,4 +165,4 @@ def test_refuses_more_replicas_than_devices():
         PipelineError,
         match="2 stages need as many devices in each of 3 replicas; there are 1 in each",
     ):
-        tfdist.PipelineStrategy(2, replicas=3)
+        tfdist.research.PipelineStrategy(2, replicas=3)

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.model_parallel.schedule import (
+from tfdist.research.model_parallel.pipeline.step_time import (
+    Execution,
+    StageCosts,
+    step_seconds,
+)
+from tfdist.research.model_parallel.schedule import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
@@ -16,7 +21,6 @@ from tfdist.model_parallel.schedule import (
     make_schedule,
     one_forward_one_backward,
 )
-from tfdist.pipeline.step_time import Execution, StageCosts, step_seconds
 
 names = st.sampled_from(sorted(SCHEDULES))
 few = st.integers(1, 7)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist.pipeline.errors import PipelineError
+from tfdist.research.model_parallel.pipeline.errors import PipelineError
 
 from .pipeline_cases import assert_close, logical_devices  # noqa: F401
 
@@ -155,7 +155,7 @@ def in_batches(values):
 def test_weights_are_those_of_features_replay(
     stages, staleness, microbatches, schedule
 ):
-    strategy = tfdist.PipelineStrategy(
+    strategy = tfdist.research.PipelineStrategy(
         stages, microbatches, schedule, max_staleness=staleness
     )
     model = build(chain, strategy)
@@ -188,7 +188,7 @@ STAGES = [["a"], ["b", "c"], ["d"]]
 
 
 def test_a_checkpoint_is_written_when_no_batch_is_under_way(tmp_path):
-    strategy = tfdist.PipelineStrategy(STAGES, 2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(STAGES, 2, max_staleness=1)
     model, replay = build(chain, strategy), Replay(STAGES, 1)
     x, y = data_of(model)
     kept = tmp_path / "kept.keras"
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_written_when_no_batch_is_under_way(tmp_path):
 
 
 def test_an_epoch_that_ends_early_has_counted_its_batches():
-    strategy = tfdist.PipelineStrategy(STAGES, 2, max_staleness=2)
+    strategy = tfdist.research.PipelineStrategy(STAGES, 2, max_staleness=2)
     model, replay = build(chain, strategy), Replay(STAGES, 2)
     x, y = data_of(model)
     stop = At(1, lambda model: setattr(model, "stop_training", True))
@@ -217,7 +217,7 @@ def test_an_epoch_that_ends_early_has_counted_its_batches():
 def test_callbacks_see_the_last_batch_of_each_epoch_and_none_of_an_earlier_one(
     steps_per_execution,
 ):
-    model = build(chain, tfdist.PipelineStrategy(STAGES, 2, max_staleness=1))
+    model = build(chain, tfdist.research.PipelineStrategy(STAGES, 2, max_staleness=1))
     model.steps_per_execution = steps_per_execution
     x, y = data_of(model)
     seen = []
@@ -234,7 +234,7 @@ def test_callbacks_see_the_last_batch_of_each_epoch_and_none_of_an_earlier_one(
 
 
 def test_after_an_error_nothing_is_left_under_way():
-    strategy = tfdist.PipelineStrategy(STAGES, 2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(STAGES, 2, max_staleness=1)
     model = build(chain, strategy)
     x, y = data_of(model)
 
@@ -254,7 +254,7 @@ def test_after_an_error_nothing_is_left_under_way():
 
 
 def test_data_of_unknown_length_in_batches_of_two_sizes_and_single_batches():
-    strategy = tfdist.PipelineStrategy(STAGES, 2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(STAGES, 2, max_staleness=1)
     model, replay = build(chain, strategy), Replay(STAGES, 1)
     x, y = data_of(model, ROWS - 2)
     batches = list(zip(in_batches(x), in_batches(y), strict=True))
@@ -300,7 +300,9 @@ def dropped():
 def test_with_one_batch_an_epoch_it_is_one_process(
     make, stages, microbatches, staleness
 ):
-    strategy = tfdist.PipelineStrategy(stages, microbatches, max_staleness=staleness)
+    strategy = tfdist.research.PipelineStrategy(
+        stages, microbatches, max_staleness=staleness
+    )
     ours, plain = (build(make, s, keras.optimizers.Adam) for s in (strategy, None))
     x, y = data_of(ours)
     histories = [fit(each, x, y, batch=ROWS, epochs=3) for each in (ours, plain)]
@@ -312,7 +314,7 @@ def test_with_one_batch_an_epoch_it_is_one_process(
 
 def test_skips_and_targets_are_of_the_same_batch():
     """With a rate this small an epoch changes weights by the sum of the gradients."""
-    strategy = tfdist.PipelineStrategy(SKIPS, 2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(SKIPS, 2, max_staleness=1)
     rate = 1e-3
     ours, plain = (
         build(with_skips, each, lambda: keras.optimizers.SGD(rate))
@@ -360,7 +362,9 @@ def test_stages_compute_at_the_same_time():
 
         return wait
 
-    strategy = tfdist.PipelineStrategy([["one"], ["two", "out"]], 1, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(
+        [["one"], ["two", "out"]], 1, max_staleness=1
+    )
     with strategy.scope():
         image = keras.Input((1,))
         x = Meeting(meet(0), name="one")(image)
@@ -383,7 +387,7 @@ def test_stages_compute_at_the_same_time():
     ],
 )
 def test_optimizers_that_count_on_one_batch_are_refused(optimizer, what):
-    strategy = tfdist.PipelineStrategy(2, max_staleness=1)
+    strategy = tfdist.research.PipelineStrategy(2, max_staleness=1)
     with strategy.scope():
         model = chain()
         model.compile(optimizer(), "mse")

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from tfdist import federated
+from tfdist.research import federated
 
 directory, rounds, *kill = sys.argv[1:]
 tf_config = json.loads(os.environ.get("TF_CONFIG", "null"))

@@ -29,24 +29,24 @@ def compare(make, strategy, optimizer="adam"):
 
 
 def chain():
-    compare(cases.chain, tfdist.PipelineStrategy(4, 4, "1f1b"))
+    compare(cases.chain, tfdist.research.PipelineStrategy(4, 4, "1f1b"))
 
 
 def with_skips():
-    compare(cases.with_skips, tfdist.PipelineStrategy(4, 3, recompute=True))
+    compare(cases.with_skips, tfdist.research.PipelineStrategy(4, 3, recompute=True))
 
 
 def transformer():
-    compare(cases.transformer, tfdist.PipelineStrategy(4, 4, "1f1b"))
+    compare(cases.transformer, tfdist.research.PipelineStrategy(4, 4, "1f1b"))
 
 
 def replicas():
-    compare(cases.transformer, tfdist.PipelineStrategy(2, 2, replicas=2))
+    compare(cases.transformer, tfdist.research.PipelineStrategy(2, 2, replicas=2))
 
 
 def without_waiting():
     """A batch that is alone in its epoch has no other to be late for."""
-    strategy = tfdist.PipelineStrategy(4, 2, max_staleness=2)
+    strategy = tfdist.research.PipelineStrategy(4, 2, max_staleness=2)
     found = []
     for each in (strategy, None):
         keras.utils.set_random_seed(7)

@@ -32,7 +32,7 @@ class SignalOnce(keras.callbacks.Callback):
 
 
 def main(directory, name):
-    strategy = tfdist.PipelineStrategy(2, microbatches=2, peer_timeout=10)
+    strategy = tfdist.research.PipelineStrategy(2, microbatches=2, peer_timeout=10)
     with strategy.scope():
         model = keras.Sequential(
             [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]

@@ -50,7 +50,7 @@ STAGES = [["first", "where_first"], ["second", "skip", "where_second", "last"]]
 def train(strategy=None, make=make, split=None, **options):
     keras.utils.set_random_seed(3)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        model = tfdist.split_layers(make(), split) if split else make()
+        model = tfdist.research.split_layers(make(), split) if split else make()
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     x = np.random.default_rng(1).normal(size=(20, 4)).astype("float32")
     options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0} | options
@@ -64,7 +64,7 @@ def process_of(model, name):
 
 
 def main(directory):
-    strategy = tfdist.PipelineStrategy(STAGES, microbatches=3, schedule="1f1b")
+    strategy = tfdist.research.PipelineStrategy(STAGES, microbatches=3, schedule="1f1b")
     plain, x, expected = train()
     model, _, history = train(strategy)
     kept = Path(directory, "model.keras")
@@ -93,7 +93,7 @@ def main(directory):
 
 def without_waiting(directory):
     """Trains with results of earlier steps: alone in an epoch, a batch has no other."""
-    strategy = tfdist.PipelineStrategy(STAGES, microbatches=1, max_staleness=2)
+    strategy = tfdist.research.PipelineStrategy(STAGES, microbatches=1, max_staleness=2)
     plain, x, expected = train(batch_size=20)
     model, _, history = train(strategy, batch_size=20)
     found = {
@@ -129,7 +129,7 @@ def replicas(directory):
         model = make()
         return keras.Model(model.inputs, Seen(directory)(model.output))
 
-    strategy = tfdist.PipelineStrategy(1, microbatches=2, replicas=2)
+    strategy = tfdist.research.PipelineStrategy(1, microbatches=2, replicas=2)
     plain, x, expected = train()
     model, _, history = train(strategy, make=with_seen)
     found = {
@@ -145,9 +145,9 @@ def replicas(directory):
 
 def split(directory):
     """Trains layers that are split over both workers."""
-    strategy = tfdist.PipelineStrategy(1, microbatches=3)
+    strategy = tfdist.research.PipelineStrategy(1, microbatches=3)
     plain, x, expected = train()
-    parts = {"first": 2, "second": tfdist.Split(2, "rows")}
+    parts = {"first": 2, "second": tfdist.research.Split(2, "rows")}
     model, _, history = train(strategy, split=parts)
     kept = Path(directory, "model.weights.h5")
     model.save_weights(kept)

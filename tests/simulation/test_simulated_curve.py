@@ -7,18 +7,18 @@ import pytest
 
 from tf_config.speedup import Epoch, Run, Speedup
 from tfdist import Asynchronous
-from tfdist import simulate as command
-from tfdist.simulation import parameter_server, view
-from tfdist.simulation.calibration import (
+from tfdist.research import simulate as command
+from tfdist.research.simulation import parameter_server, view
+from tfdist.research.simulation.calibration import (
     LINK_EFFICIENCY,
     SPREAD,
     CalibrationError,
     cost_of,
     hosts_of,
 )
-from tfdist.simulation.parameter_server import simulate
-from tfdist.simulation.prediction import Changes, predict
-from tfdist.simulation.step_cost import Hosts, Parts, StepCost
+from tfdist.research.simulation.parameter_server import simulate
+from tfdist.research.simulation.prediction import Changes, predict
+from tfdist.research.simulation.step_cost import Hosts, Parts, StepCost
 
 # Each simulates thousands of steps.
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tf_config import contract
 from tfdist import Asynchronous, BoundedStaleness, Synchronous
 from tfdist.consistency.setting import policy_of, policy_of_environment
-from tfdist.simulation.parameter_server import LINKS, POLICY, STEPS, simulate
-from tfdist.simulation.size import MOST_WORKERS, announce, size_of
-from tfdist.simulation.step_cost import Hosts, StepCost
+from tfdist.research.simulation.parameter_server import LINKS, POLICY, STEPS, simulate
+from tfdist.research.simulation.size import MOST_WORKERS, announce, size_of
+from tfdist.research.simulation.step_cost import Hosts, StepCost
 
 COST = StepCost(worker_cpu=0.03, ps_cpu=0.004, chief_cpu=0.001)
 SLOW, LINK = Hosts(4.0, rate=1e7), "the fullest ps's link"

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.simulation.process import Process, Store, sleep
-from tfdist.simulation.resources import Demand, Resource, Resources, max_min_rates
-from tfdist.simulation.simulator import Event, Simulator
+from tfdist.research.simulation.process import Process, Store, sleep
+from tfdist.research.simulation.resources import (
+    Demand,
+    Resource,
+    Resources,
+    max_min_rates,
+)
+from tfdist.research.simulation.simulator import Event, Simulator
 
 amounts = st.floats(0.01, 100.0)
 activities = st.lists(

@@ -1,1 +1,0 @@
-"""What runs the rounds of `tfdist.federated` on TensorFlow: clients' training, simulation."""

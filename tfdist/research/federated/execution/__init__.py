@@ -1,0 +1,1 @@
+"""What runs the rounds of `tfdist.research.federated` on TensorFlow: clients' training, simulation."""
