@@ -21,10 +21,10 @@ from absl import app, flags
 
 from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.placement import Placement, RoundRobin
-from tfdist.placement.planning.arguments import BALANCES
-from tfdist.placement.planning.planner import TARGET, plan_variables
-from tfdist.placement.planning.weight import Weight
 from tfdist.placement.variable_spec import VariableSpec
+from tfdist.planning.arguments import BALANCES
+from tfdist.planning.planner import TARGET, plan_variables
+from tfdist.planning.weight import Weight
 
 NUM_PS = (2, 4, 8, 16)
 SHOWN_PS = (4, 16)
@@ -124,7 +124,7 @@ def measure() -> dict:
     # Imported late: only this needs Keras, and `--check` should be quick.
     import model_zoo
 
-    from tfdist.placement.planning.sizes import weights_of
+    from tfdist.planning.sizes import weights_of
 
     rows, weighed = [], []
     for model, build in model_zoo.MODELS.items():

@@ -9,6 +9,7 @@ from tfdist import data as data
 from tfdist import embedding as embedding
 from tfdist import low_level as low_level
 from tfdist import placement as placement
+from tfdist import planning as planning
 from tfdist import research as research
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
@@ -72,7 +73,6 @@ from tfdist.parameter_server.strategy import (
 from tfdist.peers.agreement import UnequalModelError as UnequalModelError
 from tfdist.peers.calls import LoneCallError as LoneCallError
 from tfdist.peers.shares import UnequalDataError as UnequalDataError
-from tfdist.placement import planning as planning
 from tfdist.placement.greedy import BestFit as BestFit
 from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
 from tfdist.placement.greedy import byte_size_load_fn as byte_size_load_fn
@@ -90,20 +90,20 @@ from tfdist.placement.partitioners import (
 )
 from tfdist.placement.placement import Placement as Placement
 from tfdist.placement.placement import RoundRobin as RoundRobin
-from tfdist.placement.planning.arguments import UnknownSizesError as UnknownSizesError
-from tfdist.placement.planning.file import PlanFileError as PlanFileError
-from tfdist.placement.planning.model import plan as plan
-from tfdist.placement.planning.plan import Plan as Plan
-from tfdist.placement.planning.plan import Receipt as Receipt
-from tfdist.placement.planning.planned import PlanMismatchError as PlanMismatchError
-from tfdist.placement.planning.planned import Planned as Planned
-from tfdist.placement.planning.planner import plan_variables as plan_variables
-from tfdist.placement.planning.weight import PlannedVariable as PlannedVariable
-from tfdist.placement.planning.weight import Weight as Weight
 from tfdist.placement.report import PlacedVariable as PlacedVariable
 from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
+from tfdist.planning.arguments import UnknownSizesError as UnknownSizesError
+from tfdist.planning.file import PlanFileError as PlanFileError
+from tfdist.planning.model import plan as plan
+from tfdist.planning.plan import Plan as Plan
+from tfdist.planning.plan import Receipt as Receipt
+from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
+from tfdist.planning.planned import Planned as Planned
+from tfdist.planning.planner import plan_variables as plan_variables
+from tfdist.planning.weight import PlannedVariable as PlannedVariable
+from tfdist.planning.weight import Weight as Weight
 from tfdist.synchronous.devices import UnequalDevicesError as UnequalDevicesError
 from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (

@@ -12,13 +12,13 @@ class _Callable(types.ModuleType):
     # Importing this module makes `tfdist.plan` refer to it, where users expect the
     # function.
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from tfdist.placement.planning.model import plan
+        from tfdist.planning.model import plan
 
         return plan(*args, **kwargs)
 
 
 if __name__ == "__main__":
-    from tfdist.placement.planning.command import main
+    from tfdist.planning.command import main
 
     sys.exit(main(sys.argv))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tfdist import VariableSpec
-from tfdist.placement.planning.weight import Weight
+from tfdist.planning.weight import Weight
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_slots_follow_their_weight(balance):
 def test_the_measured_rows_are_those_of_today(balance, monkeypatch):
     import model_zoo
 
-    from tfdist.placement.planning.sizes import weights_of
+    from tfdist.planning.sizes import weights_of
 
     measured = balance.pages.measured("placement_balance")["rows"]
     weights = weights_of(model_zoo.vgg16)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.placement.planning import command as plan_command
-from tfdist.placement.planning.plan import Plan
+from tfdist.planning import command as plan_command
+from tfdist.planning.plan import Plan
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 COMMAND = """

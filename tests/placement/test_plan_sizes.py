@@ -12,9 +12,9 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import VariableSpec
-from tfdist.placement.planning.model import plan
-from tfdist.placement.planning.planner import plan_variables
-from tfdist.placement.planning.sizes import weights_of
+from tfdist.planning.model import plan
+from tfdist.planning.planner import plan_variables
+from tfdist.planning.sizes import weights_of
 
 layers = keras.layers
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tfdist import PlacedVariable, PlacementReport, VariableSpec
 from tfdist.placement.greedy import GreedyLoadBalancing
 from tfdist.placement.partition import Partition
-from tfdist.placement.planning.file import PlanFileError
-from tfdist.placement.planning.plan import Plan
-from tfdist.placement.planning.planned import PlanMismatchError, Planned
-from tfdist.placement.planning.planner import plan_variables
-from tfdist.placement.planning.weight import Weight
+from tfdist.planning.file import PlanFileError
+from tfdist.planning.plan import Plan
+from tfdist.planning.planned import PlanMismatchError, Planned
+from tfdist.planning.planner import plan_variables
+from tfdist.planning.weight import Weight
 
 
 def weight(*shape: int, name: str = "v", slots: int = 0, **kwargs) -> Weight:

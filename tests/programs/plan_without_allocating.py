@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras
 
-from tfdist.placement.planning.model import plan
+from tfdist.planning.model import plan
 
 
 def vgg16():

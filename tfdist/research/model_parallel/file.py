@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tfdist.placement.planning import fields
-from tfdist.placement.planning.file import PlanFileError
+from tfdist.planning import fields
+from tfdist.planning.file import PlanFileError
 from tfdist.research.model_parallel.devices import Device, Links
 from tfdist.research.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
 from tfdist.research.model_parallel.splitting.split import LayerMatrix, Split

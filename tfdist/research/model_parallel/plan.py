@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tfdist._support.views import bar, render, table_of
 from tfdist._support.whole_file import write_whole
-from tfdist.placement.planning.file import read
+from tfdist.planning.file import read
 from tfdist.research.model_parallel import file, timeline
 from tfdist.research.model_parallel.devices import Device, Links
 from tfdist.research.model_parallel.graph import LayerGraph

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.placement.partition import Partition
-from tfdist.placement.planning.match import Matcher, slot_kind
-from tfdist.placement.planning.plan import Plan
-from tfdist.placement.planning.weight import PlannedVariable, Weight
 from tfdist.placement.variable_spec import VariableSpec
+from tfdist.planning.match import Matcher, slot_kind
+from tfdist.planning.plan import Plan
+from tfdist.planning.weight import PlannedVariable, Weight
 
 
 class PlanMismatchError(ValueError):
@@ -34,7 +34,7 @@ class _Created:
 class Planned:
     """Places every variable as planned.
 
-    Variables match by Keras path, shape and dtype; see `tfdist.placement.planning.match`. Among
+    Variables match by Keras path, shape and dtype; see `tfdist.planning.match`. Among
     variables that match each other, the first created is the first in the plan, and an
     additional one goes where the first went: Keras creates some that it does not keep,
     for example when it loads a model. After the plan's last variable has been created,

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from tfdist.placement.planning.arguments import TARGET, check_arguments
-from tfdist.placement.planning.plan import Plan
-from tfdist.placement.planning.planner import plan_variables
-from tfdist.placement.planning.sizes import weights_of
+from tfdist.planning.arguments import TARGET, check_arguments
+from tfdist.planning.plan import Plan
+from tfdist.planning.planner import plan_variables
+from tfdist.planning.sizes import weights_of
 
 
 def plan(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdist.placement.partition import Partition, Shard
-from tfdist.placement.planning import fields
-from tfdist.placement.planning.arguments import BALANCES
-from tfdist.placement.planning.weight import PlannedVariable, Weight
 from tfdist.placement.variable_spec import VariableSpec
+from tfdist.planning import fields
+from tfdist.planning.arguments import BALANCES
+from tfdist.planning.weight import PlannedVariable, Weight
 
 VERSION = 1
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Which ps will hold each variable of a model, as plain data.
 
-`tfdist.placement.planning.planner` makes a plan; `tfdist.Planned` follows it.
+`tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
 """
 
 import functools
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tfdist._support.views import render, table_of
 from tfdist._support.whole_file import write_whole
 from tfdist.placement.partition import Partition
-from tfdist.placement.planning import file, view
-from tfdist.placement.planning.weight import PlannedVariable, Weight
+from tfdist.planning import file, view
+from tfdist.planning.weight import PlannedVariable, Weight
 
 if TYPE_CHECKING:
     from tfdist.placement.report import PlacementReport

@@ -15,7 +15,7 @@ from absl import flags
 from tf_config import flag_help
 from tf_config.commands import as_typed
 from tfdist._support import views
-from tfdist.placement.planning.arguments import (
+from tfdist.planning.arguments import (
     BALANCES,
     TARGET,
     NotAModelError,
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         # Imported late: TensorFlow takes seconds to import, and `--help` needs none.
-        from tfdist.placement.planning.model import plan
+        from tfdist.planning.model import plan
 
         planned = plan(
             build_model,

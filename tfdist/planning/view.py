@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from tfdist._support import views
 from tfdist._support.views import bar, render, table_of
 from tfdist.placement.partition import Partition
-from tfdist.placement.planning.weight import PlannedVariable
+from tfdist.planning.weight import PlannedVariable
 
 
 def loads(held: Sequence[int], moved: Sequence[float]) -> str:

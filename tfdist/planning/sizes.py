@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist.placement.planning.arguments import NotAModelError, UnknownSizesError
-from tfdist.placement.planning.recording import recording
-from tfdist.placement.planning.weight import Weight
+from tfdist.planning.arguments import NotAModelError, UnknownSizesError
+from tfdist.planning.recording import recording
+from tfdist.planning.weight import Weight
 
 
 def weights_of(

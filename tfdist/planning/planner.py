@@ -22,10 +22,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.placement.planning.arguments import TARGET, check_arguments
-from tfdist.placement.planning.assignment import Assignment, Items
-from tfdist.placement.planning.plan import Plan
-from tfdist.placement.planning.weight import PlannedVariable, Weight
+from tfdist.planning.arguments import TARGET, check_arguments
+from tfdist.planning.assignment import Assignment, Items
+from tfdist.planning.plan import Plan
+from tfdist.planning.weight import PlannedVariable, Weight
 
 # Cutting at the target leaves the fullest ps exactly there. Cutting closer to the mean
 # often needs no more cuts; the closest is tried first.

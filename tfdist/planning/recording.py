@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.placement.planning.match import Matcher
-from tfdist.placement.planning.weight import Weight
 from tfdist.placement.variable_spec import VariableSpec
+from tfdist.planning.match import Matcher
+from tfdist.planning.weight import Weight
 from tfdist.variables.creation import Request, being_created, spec_of
 from tfdist.variables.layout import MOD
 
