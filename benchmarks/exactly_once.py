@@ -26,7 +26,7 @@ import launch
 from launch import chaos
 from launch.fault import faults
 from launch.fault.invariants import Invariant
-from launch.job import Job
+from launch.job.job import Job
 
 TRAINING, LATE = (
     str(Path(__file__).with_name(f"{name}.py"))

@@ -23,10 +23,10 @@ import turns
 from absl import app, flags
 
 from launch import local
-from launch.job import Job
+from launch.job.job import Job
+from launch.job.plan import Program
 from launch.measure.run import Measured, run
 from launch.measure.shaped import ShapedHosts, shaped_hosts
-from launch.plan import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "benchmarks" / "local_updates_program.py"

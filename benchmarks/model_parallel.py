@@ -27,9 +27,9 @@ from absl import app, flags
 from local_updates import said
 
 from launch import local
+from launch.job.plan import Program
 from launch.measure.run import run
 from launch.measure.shaped import shaped_hosts
-from launch.plan import Program
 from tfdist.research.model_parallel.schedule import make_schedule
 
 PROGRAM = Path(program.__file__)

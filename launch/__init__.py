@@ -4,9 +4,9 @@ A plan says what each task runs, as plain data. `launch.local` runs all tasks of
 this machine, and `launch.task` runs one of them on each host of a cluster.
 """
 
-from launch.function import run
-from launch.job import Job
-from launch.loopback import (
+from launch.job.job import Job
+from launch.job.plan import PlanError, Program, TaskPlan, plan
+from launch.loopback.cluster import (
     LaunchError,
     LogDirError,
     Servers,
@@ -15,7 +15,7 @@ from launch.loopback import (
     run_job,
     servers,
 )
-from launch.plan import PlanError, Program, TaskPlan, plan
+from launch.loopback.function import run
 
 __all__ = [
     "Job",

@@ -19,14 +19,14 @@ import rich.markup
 import rich.table
 from absl import flags
 
-from launch import command_line
-from launch.command_line import UsageError
 from launch.fault import faults
 from launch.fault.experiment import Outcome, run
 from launch.fault.faults import Fault, FaultError, Schedule, draw
 from launch.fault.invariants import Invariant
 from launch.fault.progress import report_result, report_step
-from launch.loopback import local_cluster, make_job
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.loopback.cluster import local_cluster, make_job
 from tf_config import contract
 
 __all__ = [
@@ -49,7 +49,7 @@ _CHECK_CHECKPOINTS = ("-m", contract.CHECKPOINT_MODULE)
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program)

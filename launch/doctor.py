@@ -22,8 +22,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch import command_line
-from launch.command_line import UsageError
 from launch.diagnose import definition, running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import STRATEGIES, Definition
@@ -31,8 +29,10 @@ from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Finding, Level
 from launch.engines import record
 from launch.engines.record import Record
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.job.tunnel import LOOPBACK
 from launch.network import private_network
-from launch.secure.tunnel import LOOPBACK
 from tf_config import JOBS, split_address
 from tf_config.contract import TF_CONFIG
 
@@ -47,7 +47,7 @@ _COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, rest = command_line.parse_flags(argv, _define_flags(), __doc__ or "")
     if rest:

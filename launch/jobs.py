@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from absl import flags
 
-from launch import command_line
-from launch.command_line import UsageError
 from launch.engines import engine, record
 from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.record import Record
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
 from launch.supervise import progress
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns its exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values = flags.FlagValues()
     command_line.define_help(values)

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from absl import flags
 
-from launch import command_line, engine_flags, foreground, kubernetes_flags
 from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
 from launch.engines.hosts import Host
@@ -38,10 +37,12 @@ from launch.engines.kubernetes_pods import (
 from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
-from launch.job import Job
-from launch.plan import Program, tasks_of
+from launch.flags import command_line, engine_flags, kubernetes_flags
+from launch.job.job import Job
+from launch.job.plan import Program, tasks_of
+from launch.job.script_source import kind_of_script
+from launch.loopback import foreground
 from launch.remote import connector
-from launch.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
 from tf_config.contract import EXIT_USAGE
@@ -66,7 +67,7 @@ _INSIDE = (
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()

@@ -13,12 +13,19 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from launch import cluster_flags, command_line, foreground, forking
-from launch.job import Job
-from launch.loopback import local_cluster, make_job, run_job, servers
+from launch.flags import cluster_flags, command_line
+from launch.job import forking
+from launch.job.job import Job
+from launch.job.plan import Program
+from launch.job.script_source import kind_of_script
+from launch.loopback import foreground
+from launch.loopback.cluster import (
+    local_cluster,
+    make_job,
+    run_job,
+    servers,
+)
 from launch.network import reach
-from launch.plan import Program
-from launch.script_source import kind_of_script
 from tf_config import Cluster
 
 __all__ = ["local_cluster", "main", "make_job", "run_job", "servers"]
@@ -27,7 +34,7 @@ __all__ = ["local_cluster", "main", "make_job", "run_job", "servers"]
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, define_flags(), __doc__ or "")
     job = job_of(values, program)

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from absl import flags
 
-from launch import cluster_flags, command_line, engine_flags
 from launch.engines import ray as engine
 from launch.engines import ray_handle, ray_places, ray_request, record
 from launch.engines.engine import tell
@@ -26,9 +25,10 @@ from launch.engines.ray_executor import Executor, WorkerError, WorkerLostError
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request
 from launch.engines.record import Record
-from launch.job import Job
-from launch.plan import Program, task_name, tasks_of
-from launch.script_source import kind_of_script
+from launch.flags import cluster_flags, command_line, engine_flags
+from launch.job.job import Job
+from launch.job.plan import Program, task_name, tasks_of
+from launch.job.script_source import kind_of_script
 from launch.supervise.processes import check_platform
 from tf_config import Task
 
@@ -40,7 +40,7 @@ _MOST_TASKS = 10_000
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()

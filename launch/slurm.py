@@ -19,17 +19,17 @@ from dataclasses import replace
 
 from absl import flags
 
-from launch import command_line, engine_flags
-from launch.command_line import UsageError
 from launch.engines import record, slurm, slurm_allocation, slurm_script
 from launch.engines.hosts import Host
 from launch.engines.layout import Layout, Surroundings, assign, record_of
 from launch.engines.record import Record
 from launch.engines.slurm_allocation import JOB_ID, Node
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
-from launch.job import Job
-from launch.plan import Program, tasks_of
-from launch.script_source import kind_of_script
+from launch.flags import command_line, engine_flags
+from launch.flags.command_line import UsageError
+from launch.job.job import Job
+from launch.job.plan import Program, tasks_of
+from launch.job.script_source import kind_of_script
 from launch.supervise.processes import check_platform
 
 _FORMS = {
@@ -49,7 +49,7 @@ _LONGEST_WARNING = 65_535  # seconds; sbatch refuses more.
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()

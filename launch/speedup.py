@@ -22,10 +22,13 @@ import rich.console
 import rich.table
 from absl import flags
 
-from launch import command_line, local
-from launch.command_line import UsageError
-from launch.job import Job
-from launch.loopback import local_cluster, new_log_dir
+from launch import local
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.job.job import Job
+from launch.job.paths import existing_part
+from launch.job.plan import Program
+from launch.loopback.cluster import local_cluster, new_log_dir
 from launch.measure.run import Measured, run
 from launch.measure.shaped import (
     RateError,
@@ -35,8 +38,6 @@ from launch.measure.shaped import (
     shaped_hosts,
 )
 from launch.network.namespaces import NetworkError
-from launch.paths import existing_part
-from launch.plan import Program
 from tf_config import Cluster, contract
 from tf_config.speedup import Run, Speedup
 
@@ -46,7 +47,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Runs the command; returns 0, or 1 if a run failed.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     if values["num_workers"].present:

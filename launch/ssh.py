@@ -16,8 +16,6 @@ from collections.abc import Collection, Sequence
 
 from absl import flags
 
-from launch import command_line, engine_flags
-from launch.command_line import UsageError
 from launch.engines import hosts as host_lists
 from launch.engines import record, ssh
 from launch.engines.engine import EngineError
@@ -25,8 +23,10 @@ from launch.engines.hosts import Host
 from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
-from launch.job import Job
-from launch.script_source import kind_of_script
+from launch.flags import command_line, engine_flags
+from launch.flags.command_line import UsageError
+from launch.job.job import Job
+from launch.job.script_source import kind_of_script
 from launch.secure import mode
 from launch.supervise.processes import check_platform
 
@@ -40,7 +40,7 @@ _WITHOUT_TLS = """\
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and returns the job's exit status.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()

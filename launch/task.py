@@ -17,12 +17,14 @@ from functools import partial
 
 from absl import flags
 
-from launch import command_line, gpus, serving
-from launch.command_line import UsageError
 from launch.engines.engine import tell
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.job import gpus
+from launch.job.plan import TaskPlan, plan, without_proxy
+from launch.job.script_source import kind_of_script
 from launch.network import reach
-from launch.plan import TaskPlan, plan, without_proxy
-from launch.script_source import kind_of_script
+from launch.supervise import serving
 from tf_config import JOBS, Cluster, ClusterError, Task, TFConfig, engines
 
 _tell = partial(tell, "task")
@@ -35,13 +37,15 @@ def main(argv: Sequence[str]) -> int:
         0 after a dry run, or the status of a server that an engine has started;
         otherwise it does not return.
 
-    Raises what `launch.command_line.run` tells the user.
+    Raises what `launch.flags.command_line.run` tells the user.
     """
     values, task_plan, chief = _plan_task(argv)
     if values.dry_run:
         print(task_plan.shell_line())
     else:
-        for notice in (reach.exposure(task_plan), _misplaced(task_plan)):
+        opens_port = task_plan.task.job != "evaluator"
+        exposure = reach.exposure(task_plan.port) if opens_port else ""
+        for notice in (exposure, _misplaced(task_plan)):
             if notice:
                 _tell(notice)
         if task_plan.is_server:

@@ -3,7 +3,7 @@
 A task on another host, from python -m launch.ssh to its process there: `launch/ssh` ->
 `hosts` (the user's list) -> `layout` (which host gets which task) -> `planner` (a plan per
 task) -> `preflight` and `launch/remote/probe` (can each host run it?) -> `ssh` -> `here`
-(runs it, again elsewhere if a host is lost) -> `launch/foreground` -> the supervisor, as
+(runs it, again elsewhere if a host is lost) -> `launch/loopback/foreground` -> the supervisor, as
 above -> `launch/supervise/remote_process` (a connection, in place of a process) ->
 `launch/remote/agent` (there: starts the task, and ends it with the connection).
 

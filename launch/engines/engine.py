@@ -49,7 +49,7 @@ class Status:
 class Engine(Protocol[Planned]):
     """The verbs. A module with these functions is one.
 
-    `Planned` is what the engine's command plans: a `launch.job.Job`, or what is submitted
+    `Planned` is what the engine's command plans: a `launch.job.job.Job`, or what is submitted
     to an engine that decides later where tasks run.
     """
 

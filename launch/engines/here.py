@@ -16,8 +16,8 @@ from typing import NamedTuple
 from launch.engines import background
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.record import Record
-from launch.job import Job
-from launch.loopback import make_log_dir
+from launch.job.job import Job
+from launch.loopback.cluster import make_log_dir
 from launch.supervise import policy
 from tf_config.contract import EXIT_USAGE
 

@@ -12,7 +12,7 @@ from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods
 from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
-from launch.loopback import make_log_dir
+from launch.loopback.cluster import make_log_dir
 
 _TURN, _MOMENT = 1.0, 0.1  # seconds
 _LAST_WORDS = 10.0

@@ -14,7 +14,7 @@ from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import task_of
 from launch.engines.kubernetes_pods import LAUNCHER, LOG_PREFIX
 from launch.engines.kubernetes_state import has_ended, has_log
-from launch.plan import log_name
+from launch.job.plan import log_name
 
 _RETRY_INTERVAL = 1.0  # seconds
 _ITS_LOGS = re.compile(rb"/\S*" + LOG_PREFIX.encode() + rb"[a-z0-9_]+")

@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_pods import LAUNCHER, PORT, Pods
-from launch.plan import task_name, tasks_of
+from launch.job.plan import task_name, tasks_of
 from tf_config import Task
 
 OLDEST_WITH_POLICY = (1, 31)

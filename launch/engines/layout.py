@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from launch.engines.hosts import Host
 from launch.engines.record import Record
-from launch.job import Job
-from launch.plan import tasks_of
+from launch.job.job import Job
+from launch.job.plan import tasks_of
+from launch.job.tunnel import LOOPBACK, End
 from launch.secure import mode
-from launch.secure.tunnel import LOOPBACK, End
 from tf_config import Cluster, Task, contract
 
 _EXAMPLE_PORT, _EXAMPLE_INNER_PORT = 2222, 10_000

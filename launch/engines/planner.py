@@ -11,11 +11,11 @@ from launch.engines.engine import EngineError
 from launch.engines.layout import Layout, Surroundings
 from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
-from launch.job import Job
-from launch.loopback import make_job
-from launch.plan import Program, Remote
+from launch.job.job import Job
+from launch.job.plan import Program, Remote
+from launch.job.tunnel import LOOPBACK, End, Tunnel, tunnels
+from launch.loopback.cluster import make_job
 from launch.secure import mode
-from launch.secure.tunnel import LOOPBACK, End, Tunnel, tunnels
 from tf_config import contract, proxies
 
 
@@ -25,13 +25,13 @@ class HostPlanner:
 
     Attributes:
         program: The script and its flags.
-        kind: One of `launch.plan.PROGRAM_KINDS`.
+        kind: One of `launch.job.plan.PROGRAM_KINDS`.
         protection: What keeps strangers out: one of `launch.secure.mode.MODES` but `auto`.
         timeout: Seconds that a host may take to answer.
         first_port: The first port of each host, with TLS the only one that is open to the
             other hosts; None for any.
         checkpoint_dir: Where the script keeps its checkpoints, on its host.
-        options: For `launch.loopback.make_job`.
+        options: For `launch.loopback.cluster.make_job`.
     """
 
     program: Program

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launch.job import Job
+from launch.job.job import Job
 from launch.remote import channel
 from launch.secure import mode, stunnel
 from launch.supervise import policy

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from launch import foreground
 from launch.engines import here, ray_handle
 from launch.engines.engine import STARTING, EngineError, Status, tell
 from launch.engines.here import Run, cancel, follow, logs
@@ -22,7 +21,8 @@ from launch.engines.ray_handle import DriverHandle
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import Request, describe
 from launch.engines.record import Record
-from launch.job import Job
+from launch.job.job import Job
+from launch.loopback import foreground
 from launch.supervise import policy
 from launch.supervise.handle import Handle
 from tf_config import Task

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from launch.engines.engine import EngineError
 from launch.engines.hosts import Host
 from launch.engines.layout import Layout
-from launch.job import Job
-from launch.plan import task_name
+from launch.job.job import Job
+from launch.job.plan import task_name
 from tf_config import Task
 from tf_config.address import bracketed
 

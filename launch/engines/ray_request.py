@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launch.engines.engine import EngineError
-from launch.plan import Program
+from launch.job.plan import Program
 
 STRICT_SPREAD, SPREAD, PACK = "STRICT_SPREAD", "SPREAD", "PACK"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from launch import foreground
 from launch.engines import background, engine, here, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.here import Tail
@@ -24,8 +23,9 @@ from launch.engines.record import Record, RecordError, load
 from launch.engines.slurm_allocation import Node, Warnings
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch
-from launch.job import Job
-from launch.loopback import make_log_dir
+from launch.job.job import Job
+from launch.loopback import foreground
+from launch.loopback.cluster import make_log_dir
 
 OUTPUT = "launch.log"
 _END = "end.json"

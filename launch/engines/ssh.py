@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from launch import foreground
 from launch.engines import here
 from launch.engines.engine import EngineError, tell
 from launch.engines.here import Run, cancel, follow, logs, status
 from launch.engines.hosts import Host
 from launch.engines.layout import record_of
 from launch.engines.record import Record
-from launch.job import Job
+from launch.job.job import Job
+from launch.loopback import foreground
 from tf_config.address import bracketed
 
 __all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]

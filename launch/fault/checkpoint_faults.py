@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.fault.faults import FaultError
-from launch.paths import existing_part
+from launch.job.paths import existing_part
 from tf_config.contract import CHECKPOINT_PREFIX
 
 _LARGEST_FILLED = 1 << 30

@@ -16,10 +16,11 @@ from launch.fault.faults import FaultError, Schedule
 from launch.fault.injection import Injection, Injector, tasks_of
 from launch.fault.invariants import Ending, Invariant
 from launch.fault.progress import Progress
-from launch.job import Job
-from launch.loopback import make_log_dir
+from launch.job.job import Job
+from launch.job.plan import TaskPlan
+from launch.loopback.cluster import make_log_dir
 from launch.network import reach
-from launch.network.links import Links, through_links
+from launch.network.links import Links, through
 from launch.supervise.handle import Handle
 from launch.supervise.processes import describe
 from tf_config import contract
@@ -172,3 +173,13 @@ def _marked(mark: str) -> list[psutil.Process]:
             if process.environ().get(contract.PROGRESS) == mark:
                 found.append(process)
     return found
+
+
+def through_links(plan: TaskPlan) -> TaskPlan:
+    """Returns the plan of a task that reaches the others at `HOST`."""
+    tf_config = through(plan.env[contract.TF_CONFIG])
+    return replace(
+        plan,
+        address=through(plan.address),
+        env={**plan.env, contract.TF_CONFIG: tf_config},
+    )

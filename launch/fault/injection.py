@@ -19,7 +19,7 @@ from launch.fault.faults import (
     Fault,
     Schedule,
 )
-from launch.job import Job
+from launch.job.job import Job
 from launch.network.links import Link, Links
 from launch.remote import host
 from tf_config.contract import TF_CONFIG

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launch import foreground
-from launch.job import Job
-from launch.loopback import make_log_dir
+from launch.job.job import Job
+from launch.loopback import foreground
+from launch.loopback.cluster import make_log_dir
 from launch.measure.counters import Read, Sampler, bytes_of, cpu_of
 from launch.supervise import policy
 from launch.supervise.handle import Handle

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from launch.job import Job
+from launch.job.job import Job
+from launch.job.plan import task_name
 from launch.network import reach
 from launch.network.namespaces import Network, network
-from launch.plan import task_name
 from tf_config import Cluster, Task
 
 _PORT = 2222

@@ -12,13 +12,10 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
-
-from launch.plan import TaskPlan
-from tf_config.contract import TF_CONFIG
 
 HOST = "127.0.0.2"
 _LOOPBACK = "127.0.0.1"
@@ -49,16 +46,6 @@ class Link:
             min(self.rate, other.rate),
             self.is_cut or other.is_cut,
         )
-
-
-def through_links(plan: TaskPlan) -> TaskPlan:
-    """Returns the plan of a task that reaches the others at `HOST`."""
-    tf_config = through(plan.env[TF_CONFIG])
-    return replace(
-        plan,
-        address=through(plan.address),
-        env={**plan.env, TF_CONFIG: tf_config},
-    )
 
 
 def through(addresses: str) -> str:

@@ -13,7 +13,6 @@ import psutil
 
 from launch.network import loopback_only, private_network
 from launch.network.loopback_only import LoopbackOnly
-from launch.plan import TaskPlan
 from tf_config import split_address
 
 AUTO, LOOPBACK, PRIVATE, OPEN = MODES = ("auto", "loopback", "private", "open")
@@ -92,13 +91,13 @@ def _warning(mode: str, problem: str) -> str:
     )
 
 
-def exposure(task_plan: TaskPlan) -> str:
-    """Returns a warning about the port that a task will open, or ''."""
+def exposure(port: int) -> str:
+    """Returns a warning about a port that is open to other machines, or ''."""
     reach = " or ".join(addresses())
-    if not reach or task_plan.task.job == "evaluator":  # It opens none.
+    if not reach:
         return ""
     return (
-        f"WARNING: anyone who can reach port {task_plan.port} of {reach} can run code "
+        f"WARNING: anyone who can reach port {port} of {reach} can run code "
         f"as {_user()}, without a password: open it only to the machines of the cluster"
     )
 

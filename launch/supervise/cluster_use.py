@@ -17,7 +17,7 @@ import psutil
 
 from launch.console.console import Console
 from launch.console.keras_output import is_training
-from launch.plan import TaskPlan
+from launch.job.plan import TaskPlan
 from tf_config import Task
 
 _SECONDS_BETWEEN_LOOKS = 1.0

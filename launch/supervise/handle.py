@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.job import Job
+from launch.job.job import Job
 from launch.supervise.policy import describe_exit, exit_status
 from launch.supervise.processes import check_platform
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from launch.console.console import Console
 from launch.console.keras_output import KerasFit, split_progress
 from launch.console.tf_noise import LOG_LEVEL, Chatter
-from launch.job import Job
-from launch.plan import EVERY_TASK, TaskPlan, task_name
+from launch.job.job import Job
+from launch.job.plan import EVERY_TASK, TaskPlan, task_name
 from launch.supervise.policy import leader
 from launch.supervise.task_process import TaskProcess
 

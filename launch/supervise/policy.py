@@ -4,7 +4,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.plan import COORDINATOR, TaskPlan, task_name
+from launch.job.plan import COORDINATOR, TaskPlan, task_name
 from tf_config import Task
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from launch.console.console import Console
-from launch.job import Job
+from launch.job.job import Job
 from launch.supervise.policy import leader
 from tf_config import Task
 

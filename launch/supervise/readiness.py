@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from launch.job import Job
+from launch.job.job import Job
 from launch.supervise import policy
 from launch.supervise.end_request import EndRequest
 from launch.supervise.event_loop import EventLoop

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from launch.plan import task_name
+from launch.job.plan import task_name
 from launch.supervise.policy import describe_exit
 from tf_config import Task
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.plan import Remote, TaskPlan
+from launch.job.plan import Remote, TaskPlan
 from launch.remote import channel
 from launch.supervise import processes
 from launch.supervise.policy import LOST

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from launch.console.console import Console
-from launch.job import Job
-from launch.plan import EVERY_TASK
+from launch.job.job import Job
+from launch.job.plan import EVERY_TASK
 from launch.supervise import policy, readiness
 from launch.supervise.end_request import EndRequest
 from launch.supervise.event_loop import EventLoop

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from launch.console.console import Console
-from launch.job import Job
-from launch.plan import COORDINATOR, TaskPlan
+from launch.job.job import Job
+from launch.job.plan import COORDINATOR, TaskPlan
 from launch.remote import host
 from launch.remote.memory import MemoryWatch
 from launch.supervise import policy, processes

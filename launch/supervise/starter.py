@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from launch import forking
-from launch.job import Job
-from launch.plan import TaskPlan
+from launch.job import forking
+from launch.job.job import Job
+from launch.job.plan import TaskPlan
 from launch.remote import host
 from launch.supervise import processes
 from launch.supervise.event_loop import EventLoop

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from signal import SIGKILL, SIGTERM
 
-from launch.job import Job
-from launch.plan import TaskPlan
+from launch.job.job import Job
+from launch.job.plan import TaskPlan
 from launch.supervise.policy import describe_exit, exit_status, failed_evaluation
 from launch.supervise.running_tasks import RunningTasks
 from launch.supervise.task_process import TaskProcess

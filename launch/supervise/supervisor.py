@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import partial
 
 from launch.console.console import Console
-from launch.job import Job
+from launch.job.job import Job
+from launch.job.plan import EVERY_TASK, TaskPlan
 from launch.network import reach
-from launch.plan import EVERY_TASK, TaskPlan
 from launch.remote import host
 from launch.secure import mode
 from launch.supervise import policy, processes, readiness

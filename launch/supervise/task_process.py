@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
 from launch.console.lines import LineSplitter, last_lines
-from launch.plan import TaskPlan
+from launch.job.plan import TaskPlan
 from launch.supervise import processes
 from launch.supervise.starter import Starter
 from tf_config import contract

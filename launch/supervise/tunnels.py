@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from launch.console.console import Console
 from launch.console.lines import LineSplitter, last_lines
-from launch.job import Job
+from launch.job.job import Job
+from launch.job.tunnel import Tunnel
 from launch.remote import channel
-from launch.secure.tunnel import Tunnel
 from launch.supervise import policy
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.policy import Verdict

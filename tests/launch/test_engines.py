@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import command_line, jobs
+from launch import jobs
 from launch.engines import engine, hosts, preflight, record, ssh
 from launch.engines.hosts import Host, HostError
 from launch.engines.layout import Layout, assign
 from launch.engines.preflight import Report
 from launch.engines.record import Record, RecordError
 from launch.engines.ssh import SshJob
-from launch.job import Job
-from launch.plan import Program, Remote, plan
+from launch.flags import command_line
+from launch.job.job import Job
+from launch.job.plan import Program, Remote, plan
 from launch.remote import channel
 from launch.secure import mode
 from launch.supervise import policy

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import command_line
+from launch.flags import command_line
 from tf_config.commands import COMMANDS, as_typed
 
 from ..launch_programs.launcher import ROOT
@@ -165,7 +165,7 @@ def test_a_launcher_starts_without_tensorflow(run, tmp_path):
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert done.returncode == 0
     assert "launch.local" not in imported  # It is run, as by `python -m`.
-    assert "launch.loopback" in imported
+    assert "launch.loopback.cluster" in imported
     assert imported & {"tensorflow", "keras", "numpy", "tfdist"} == set()
 
 

@@ -15,8 +15,7 @@ from absl import flags
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launch import cluster_flags, kubernetes
-from launch.command_line import UsageError
+from launch import kubernetes
 from launch.engines import kubernetes as engine
 from launch.engines import (
     kubernetes_client,
@@ -28,7 +27,9 @@ from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
-from launch.plan import Program, task_name
+from launch.flags import cluster_flags
+from launch.flags.command_line import UsageError
+from launch.job.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
 from tf_config import Task

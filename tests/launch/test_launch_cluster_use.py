@@ -6,7 +6,7 @@ import pytest
 
 from launch import Program, local_cluster
 from launch.console.keras_output import is_training
-from launch.plan import plan
+from launch.job.plan import plan
 from launch.supervise.cluster_use import ClusterUse, Socket, is_used
 from tf_config import Task
 

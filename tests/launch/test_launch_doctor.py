@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from launch import command_line, doctor
+from launch import doctor
 from launch.diagnose import running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import STRATEGIES, from_hosts, from_text, roles
@@ -17,6 +17,7 @@ from launch.diagnose.diagnosis import each_task
 from launch.diagnose.finding import Level
 from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
 from launch.engines.record import Record
+from launch.flags import command_line
 from tf_config import Cluster, Task, TFConfig
 
 from ..launch_programs import fake_servers

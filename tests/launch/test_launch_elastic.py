@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from launch.job import Job
-from launch.loopback import make_job
-from launch.plan import PlanError, Program
+from launch.job.job import Job
+from launch.job.plan import PlanError, Program
+from launch.loopback.cluster import make_job
 from tf_config import Cluster, contract
 
 from ..launch_programs.launcher import SLEEP, wait_for

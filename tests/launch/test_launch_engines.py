@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch import foreground, kubernetes, ray, slurm, ssh
-from launch.command_line import UsageError
+from launch import kubernetes, ray, slurm, ssh
 from launch.engines import kubernetes_pods, preflight, ray_handle, slurm_client
 from launch.engines import ray as ray_engine
 from launch.engines import ssh as ssh_engine
 from launch.engines.engine import EngineError
+from launch.flags.command_line import UsageError
+from launch.loopback import foreground
 
 from ..kubernetes.kubernetes_schemas import KINDS, problems
 from ..launch_programs.launcher import DEADLINE

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import launch
-from launch import forking
-from launch.plan import PlanError, Program, plan
+from launch.job import forking
+from launch.job.plan import PlanError, Program, plan
 from tf_config import Cluster
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4")
@@ -16,7 +16,7 @@ ENVIRON = {"HOME": "/root", "OMP_NUM_THREADS": "2"}
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr("launch.gpus.available", lambda environ: ())
+    monkeypatch.setattr("launch.job.gpus.available", lambda environ: ())
 
 
 def job(environ, cluster=CLUSTER, script="train.py"):

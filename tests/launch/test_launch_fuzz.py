@@ -17,13 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch import chaos, command_line, doctor, foreground, local, task
+from launch import chaos, doctor, local, task
 from launch.diagnose import peer, running
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import from_text
 from launch.diagnose.diagnosis import each_task
 from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
 from launch.fault import faults
+from launch.flags import command_line
+from launch.loopback import foreground
 from tf_config import JOBS, Task, TFConfig
 
 from ..tf_config.test_tf_config_properties import clusters

@@ -1,7 +1,7 @@
 import pytest
 
-from launch.gpus import GROWTH, VISIBLE, assign, available
-from launch.plan import PlanError, Program, plan
+from launch.job.gpus import GROWTH, VISIBLE, assign, available
+from launch.job.plan import PlanError, Program, plan
 from tf_config import Cluster
 
 PROGRAM = Program("train.py")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch.plan import Program
-from launch.script_source import kind_of_script, op_libraries
+from launch.job.plan import Program
+from launch.job.script_source import kind_of_script, op_libraries
 
 
 @pytest.mark.parametrize(

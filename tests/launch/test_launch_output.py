@@ -11,7 +11,7 @@ from launch.console.console import Console
 from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
-from launch.plan import plan
+from launch.job.plan import plan
 from launch.supervise import processes, tunnels
 from launch.supervise.output import Output, quiet_tasks
 from launch.supervise.processes import Exit

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import launch
-from launch.job import Job
-from launch.plan import PlanError, Program, TaskPlan, plan, resolve_kind
+from launch.job.job import Job
+from launch.job.plan import PlanError, Program, TaskPlan, plan, resolve_kind
 from tf_config import Cluster, Task, TFConfig
 
 PS_CLUSTER = Cluster.from_hosts(

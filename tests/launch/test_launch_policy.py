@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.plan import Program, plan
+from launch.job.plan import Program, plan
 from launch.supervise.policy import (
     LOST,
     Verdict,

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 import launch
-from launch import chaos, command_line, local
+from launch import chaos, local
+from launch.flags import command_line
 from launch.network import loopback_only, private_network, reach
 from launch.network.namespaces import network
 

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 import launch
-from launch.loopback import make_job
-from launch.network.links import HOST, Link, Links, through_links
+from launch.fault.experiment import through_links
+from launch.loopback.cluster import make_job
+from launch.network.links import HOST, Link, Links
 
 from ..support.deadline import DEADLINE
 

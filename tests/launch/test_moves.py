@@ -7,7 +7,7 @@ import pytest
 from launch.engines import here
 from launch.engines.here import Run
 from launch.engines.record import Record
-from launch.job import Job
+from launch.job.job import Job
 
 
 @pytest.fixture(autouse=True)

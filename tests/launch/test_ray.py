@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import launch.ray
-from launch import foreground, ray
+from launch import ray
 from launch.engines import ray as engine
 from launch.engines import (
     ray_bridge,
@@ -32,8 +32,9 @@ from launch.engines.ray_request import PACK, SPREAD, STRICT_SPREAD, Request
 from launch.engines.ray_reservation import Reservation
 from launch.engines.ray_shell import Shell
 from launch.engines.record import Record
-from launch.job import Job
-from launch.plan import task_name
+from launch.job.job import Job
+from launch.job.plan import task_name
+from launch.loopback import foreground
 from tf_config import JOBS, Task
 
 from ..launch_programs.launcher import DEADLINE, wait_for

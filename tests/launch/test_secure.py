@@ -18,12 +18,12 @@ from launch.engines import preflight
 from launch.engines.layout import assign
 from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
-from launch.job import Job
-from launch.plan import Remote
+from launch.job.job import Job
+from launch.job.plan import Remote
+from launch.job.tunnel import End, Tunnel, tunnels
 from launch.remote import identity
 from launch.secure import mode, stunnel
 from launch.secure.authority import Authority
-from launch.secure.tunnel import End, Tunnel, tunnels
 from tf_config import Cluster, Task
 
 from ..support.identities import issue

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch import doctor, jobs, slurm
-from launch.command_line import UsageError
 from launch.engines import record, slurm_allocation, slurm_client, slurm_script
 from launch.engines import slurm as engine
 from launch.engines.engine import ENDED, STARTING, EngineError
@@ -22,6 +21,7 @@ from launch.engines.record import Record
 from launch.engines.slurm_allocation import Node
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch, Part
+from launch.flags.command_line import UsageError
 
 from ..launch_programs.launcher import DEADLINE
 from .test_launch_fuzz import snares

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import launch.speedup
-from launch import command_line
-from launch.command_line import UsageError
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.job.plan import Program
 from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of
 from launch.measure.run import Measured, _telling
 from launch.measure.shaped import RateError, burst_of, bytes_per_second
-from launch.plan import Program
 from launch.speedup import Size, schedule, table
 from tf_config import contract
 from tf_config.contract import EpochRecord

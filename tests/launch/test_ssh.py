@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launch import ssh
 from launch.engines import ssh as engine
 from launch.engines.hosts import Host
-from launch.plan import Remote, TaskPlan
+from launch.job.plan import Remote, TaskPlan
 from tf_config import Task
 
 from ..launch_programs.engine_launcher import EngineLauncher

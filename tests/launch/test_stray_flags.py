@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch.plan import Program
-from launch.script_source import stray_flags
+from launch.job.plan import Program
+from launch.job.script_source import stray_flags
 
 KNOWN = {"num_ps", "num_workers", "dry_run", "log_dir", "help"}
 

@@ -9,7 +9,7 @@ from absl import flags
 
 import launch.jobs
 import tfdist
-from launch import command_line
+from launch.flags import command_line
 from tf_config import flag_help
 
 from ..support.deadline import PROGRAM_DEADLINE

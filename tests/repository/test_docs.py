@@ -18,7 +18,7 @@ import pytest
 from documents import PAGES, ROOT
 
 import tf_config.__main__
-from launch.command_line import UsageError
+from launch.flags.command_line import UsageError
 from tf_config import commands
 
 PACKAGES = ("tfdist", "launch", "tf_config")

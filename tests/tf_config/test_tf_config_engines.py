@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import serving, task
-from launch.command_line import UsageError
+from launch import task
+from launch.flags.command_line import UsageError
+from launch.job.plan import TaskPlan
 from launch.network import ports
-from launch.plan import TaskPlan
-from launch.serving import Presence
+from launch.supervise import serving
+from launch.supervise.serving import Presence
 from tf_config import Cluster, ClusterError, Task, TFConfig, engines, slurm
 from tf_config.roles import assign_roles
 

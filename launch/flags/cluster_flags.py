@@ -5,9 +5,9 @@ from typing import Any
 
 from absl import flags
 
-from launch import command_line
-from launch.command_line import UsageError
-from launch.plan import COORDINATOR
+from launch.flags import command_line
+from launch.flags.command_line import UsageError
+from launch.job.plan import COORDINATOR
 from launch.supervise import progress
 
 _NUMBERS = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from launch.job import Job
-from launch.loopback import make_log_dir
+from launch.job.job import Job
+from launch.loopback.cluster import make_log_dir
 from launch.supervise import processes
 from launch.supervise.handle import Handle
 

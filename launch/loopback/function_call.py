@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from launch.plan import task_name
+from launch.job.plan import task_name
 from tf_config import TFConfig
 
 _CALL = "call.pickle"
@@ -29,7 +29,7 @@ _SCRIPT = """\
 import os
 import sys
 
-from launch import function_call
+from launch.loopback import function_call
 
 sys.exit(function_call.make(os.path.dirname(__file__)))
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 
-from launch.plan import TaskPlan
+from launch.job.plan import TaskPlan
 from launch.remote import host
 from launch.supervise.policy import exit_status
 from tf_config import split_address

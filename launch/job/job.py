@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launch import forking
+from launch.job import forking
+from launch.job.plan import COORDINATOR, PlanError, TaskPlan, log_name
+from launch.job.tunnel import Tunnel
 from launch.network import reach
-from launch.plan import COORDINATOR, PlanError, TaskPlan, log_name
 from launch.secure import mode
-from launch.secure.tunnel import Tunnel
 from tf_config import Task
 
 
@@ -33,7 +33,7 @@ class Job:
         max_restarts: How often lost tasks are restarted within `restart_window`.
         restart_window: Seconds within which restarts are counted.
         stall_timeout: Seconds after which a stopped task is lost.
-        fork_server: One of `launch.forking.MODES`.
+        fork_server: One of `launch.job.forking.MODES`.
         hosts: Where the hosts reach each other; none if it runs on this machine.
         protection: What keeps strangers away from these hosts: one of
             `launch.secure.mode.MODES` but `auto`.

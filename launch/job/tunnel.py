@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.plan import Remote
+from launch.job.plan import Remote
 from launch.secure import stunnel
 from launch.secure.stunnel import Route
 from tf_config import Cluster, Task, split_address

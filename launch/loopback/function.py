@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from launch import function_call
-from launch.job import Job
-from launch.loopback import LaunchError, local_cluster, make_job, make_log_dir
-from launch.plan import AUTO, COORDINATOR, Program
+from launch.job.job import Job
+from launch.job.plan import AUTO, COORDINATOR, Program
+from launch.loopback import function_call
+from launch.loopback.cluster import (
+    LaunchError,
+    local_cluster,
+    make_job,
+    make_log_dir,
+)
 from launch.supervise.handle import Handle
 from tf_config import contract
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from absl import flags
 
-from launch import cluster_flags
-from launch.command_line import UsageError
 from launch.engines import record
 from launch.engines.engine import Engine
 from launch.engines.layout import Layout
 from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
-from launch.plan import Program
+from launch.flags import cluster_flags
+from launch.flags.command_line import UsageError
+from launch.job.plan import Program
 from launch.secure import mode
 from tf_config import contract
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from absl import flags
 
-from launch import engine_flags
-from launch.command_line import UsageError
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_client import MISSING
 from launch.engines.kubernetes_pods import (
@@ -17,6 +15,8 @@ from launch.engines.kubernetes_pods import (
     check_extra,
     resources_of,
 )
+from launch.flags import engine_flags
+from launch.flags.command_line import UsageError
 from launch.secure import mode
 
 _ROLES = ("ps", "worker", "chief")

@@ -16,11 +16,11 @@ from launch.engines.engine import EngineError
 from launch.engines.hosts import HostError
 from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
-from launch.loopback import LogDirError
+from launch.job.paths import existing_part
+from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
+from launch.job.script_source import op_libraries, path_of, stray_flags
+from launch.loopback.cluster import LogDirError
 from launch.network.ports import PortError
-from launch.paths import existing_part
-from launch.plan import AUTO, PROGRAM_KINDS, PlanError, Program
-from launch.script_source import op_libraries, path_of, stray_flags
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
 from tf_config.commands import as_typed
@@ -263,7 +263,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         print(f"{command}: error: {text}{hint}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
-        # Once a job has started, its signals are the job's: see `launch.foreground`.
+        # Once a job has started, its signals are the job's: see `launch.loopback.foreground`.
         print(f"{command}: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:

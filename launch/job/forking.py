@@ -4,10 +4,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
-from launch.plan import SERVER, Program, TaskPlan
-from launch.script_source import sources
+from launch.job import gpus
+from launch.job.plan import SERVER, Program, TaskPlan
+from launch.job.script_source import sources
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from launch import gpus
 from launch.console.tf_noise import LOG_LEVEL
-from launch.job import Job
-from launch.network import ports, reach
-from launch.plan import (
+from launch.job import gpus
+from launch.job.job import Job
+from launch.job.plan import (
     AUTO,
     COORDINATOR,
     SERVER,
@@ -22,6 +21,7 @@ from launch.plan import (
     resolve_kind,
     without_proxy,
 )
+from launch.network import ports, reach
 from launch.supervise.handle import Handle
 from launch.supervise.processes import check_platform
 from tf_config import Cluster, ClusterError, Task, TFConfig, contract
@@ -100,7 +100,7 @@ def make_job(
     Args:
         cluster: A cluster with addresses on this machine; see `local_cluster`.
         program: The user's script and its flags.
-        kind: One of `launch.plan.PROGRAM_KINDS`.
+        kind: One of `launch.job.plan.PROGRAM_KINDS`.
         log_dir: The directory of the log files; by default a new one under `logs`.
         server: The arguments that make Python a server.
         environ: The environment in which the tasks will be started.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
-from launch.plan import AUTO, EVERY_TASK, Program
+from launch.job.plan import AUTO, EVERY_TASK, Program
 from tf_config.contract import ESTIMATOR_MODULE
 
 # absl defines these in every script that uses it.

@@ -1,0 +1,1 @@
+"""Flags of the commands, and the jobs that they describe."""

@@ -1,0 +1,1 @@
+"""A job as plain data: its plan, its tasks, what they need, and who runs the script."""

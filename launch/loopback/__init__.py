@@ -1,0 +1,1 @@
+"""Jobs on this machine: made, started, watched, and functions run on them."""
