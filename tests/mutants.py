@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         "feedback-not-added",
-        "tfdist/parameter_server/narrow.py",
+        "tfdist/parameter_server/exchange/narrow.py",
         ("meant = gradient + before", "meant = gradient"),
         "tests/features/test_wire_dtype.py::"
         "test_nothing_is_lost_but_one_rounding_per_worker",

@@ -14,25 +14,6 @@ from typing import Any
 
 from tfdist._support.names import PublicNames
 
-_NAMES = PublicNames(__file__)
-_MODULES = _NAMES.modules
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version()
-    if name not in _NAMES:
-        return _of_tensorflow(name)
-    value = _NAMES.import_value(name)
-    globals()[name] = value  # Python finds it without this function from now on.
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
 
 def _version() -> str:
     try:
@@ -44,12 +25,14 @@ def _version() -> str:
         return config["metadata"]["version"]
 
 
-def _of_tensorflow(name: str) -> Any:
-    """Returns the value that `tf.distribute` has under a name.
+def _otherwise(name: str) -> Any:
+    """Returns `__version__`, or the value that `tf.distribute` has under a name.
 
     Raises:
         AttributeError: If it has none, or one that has strategies which tfdist replaces.
     """
+    if name == "__version__":
+        return _version()
     message = f"module 'tfdist' has no attribute {name!r}"
     # Python itself asks for some of these, and for a module before it imports it.
     if not (name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}")):
@@ -63,6 +46,12 @@ def _of_tensorflow(name: str) -> Any:
         else:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, __all__)
+            near = get_close_matches(name, _MODULES)
             message += f". Did you mean: {', '.join(near)}?" if near else ""
     raise AttributeError(message, name=name)
+
+
+_NAMES = PublicNames(__file__)
+_MODULES = _NAMES.modules
+
+__all__, __getattr__, __dir__ = _NAMES.exported(globals(), _otherwise)

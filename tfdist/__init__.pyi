@@ -61,9 +61,9 @@ from tfdist.parameter_server.caching.report import (
 from tfdist.parameter_server.consistency_schedule import (
     ConsistencySchedule as ConsistencySchedule,
 )
-from tfdist.parameter_server.exchange import Every as Every
-from tfdist.parameter_server.exchange import WhenChanged as WhenChanged
-from tfdist.parameter_server.exchange_report import ExchangeReport as ExchangeReport
+from tfdist.parameter_server.exchange.policies import Every as Every
+from tfdist.parameter_server.exchange.policies import WhenChanged as WhenChanged
+from tfdist.parameter_server.exchange.report import ExchangeReport as ExchangeReport
 from tfdist.parameter_server.steps.refusals import (
     AsynchronousTrainingError as AsynchronousTrainingError,
 )

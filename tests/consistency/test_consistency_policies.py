@@ -20,8 +20,8 @@ from tfdist.consistency.policy import Phase, check_consistency, for_workers
 from tfdist.consistency.schedule import Released, Schedule
 from tfdist.consistency.setting import setting_of
 from tfdist.consistency.synchronous import Synchronous
-from tfdist.parameter_server.exchange import Every
-from tfdist.parameter_server.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.policies import Every
 
 STEPS = 40
 

@@ -16,11 +16,11 @@ from models import mlp_of_20 as mlp
 import tfdist
 from tfdist.consistency.policy import Phase
 from tfdist.consistency.timeline import TimelineFile
+from tfdist.graph.tasks import device_of
 from tfdist.parameter_server.gate import bounded_gate
 from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.step_graph import step_graph
-from tfdist.parameter_server.step_graph.tasks import device_of
 
 pytestmark = [
     pytest.mark.parameter_server,

@@ -12,11 +12,11 @@ from models import mlp_of_20 as mlp
 
 import tfdist
 from tfdist import _tf
-from tfdist.parameter_server.exchange import check_exchange
-from tfdist.parameter_server.exchange_report import Exchanges
+from tfdist.graph.tasks import WORKER, task_at
+from tfdist.parameter_server.exchange.policies import check_exchange
+from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import Message
-from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 

@@ -10,10 +10,10 @@ from models import built_in_scope as compiled
 import tfdist
 from tfdist import _tf
 from tfdist.graph.functions import all_nodes
-from tfdist.parameter_server.caching import worker_cache
+from tfdist.graph.tasks import WORKER, task_at
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.exchange_report import Exchanges
-from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
+from tfdist.parameter_server.exchange import kept
+from tfdist.parameter_server.exchange.report import Exchanges
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -168,13 +168,13 @@ def test_batches_of_other_shapes_share_what_a_worker_keeps(
     strategy, exchange, monkeypatch
 ):
     made = []
-    constructor = worker_cache.Kept.__init__
+    constructor = kept.Kept.__init__
 
     def init(self, specs):
         constructor(self, specs)
         made.append(self)
 
-    monkeypatch.setattr(worker_cache.Kept, "__init__", init)
+    monkeypatch.setattr(kept.Kept, "__init__", init)
     exchange(1.0)
     model = sinking(strategy)
     x = np.zeros((BATCH * 5 + 3, 1), np.float32)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
+from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
 
 SLOT, AVERAGE, COUNT = "adam/momentum", "normalization/moving_mean", "doublings"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tfdist
 from tfdist.parameter_server.caching.decision import bound, is_due
 from tfdist.parameter_server.caching.report import BlockMoves, WhenChangedReport
-from tfdist.parameter_server.exchange import check_exchange
+from tfdist.parameter_server.exchange.policies import check_exchange
 
 positive = st.floats(1e-6, 1e6)
 small = st.integers(1, 1000)

@@ -7,6 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 ROOTS = {
     name: Path(importlib.util.find_spec(name).origin).parent
     for name in ("tf_config", "launch", "tfdist")
@@ -48,9 +50,16 @@ def arrows_between(room_of):
 
 
 def room(name):
-    """`tfdist.keras` of `tfdist.keras.hooks`; `tf_config` is one room."""
+    """Returns a module's package below the top, `tfdist.keras` of `tfdist.keras.hooks`."""
     parts = name.split(".")
     return parts[0] if parts[0] == "tf_config" else ".".join(parts[:2])
+
+
+def folder(name):
+    """Returns the package in whose folder a module lies, at any depth."""
+    path = modules()[name]
+    root = ROOTS[name.split(".")[0]].parent
+    return ".".join(path.parent.relative_to(root).parts)
 
 
 def reached(start, arrows):
@@ -74,16 +83,28 @@ def drawn():
 
 
 def is_package(name):
-    """Whether it is drawn; the fence around private symbols, which all may use, is not."""
-    if name == "tfdist._tf":
+    """Returns True if a room is drawn, which those that all may use are not."""
+    if name in ("tfdist._tf", "tfdist._support"):
         return False
     top, _, rest = name.partition(".")
     return not rest or (ROOTS[top] / rest).is_dir()
 
 
-def test_no_room_depends_on_itself_through_others():
-    arrows = arrows_between(room)
+@pytest.mark.parametrize("of_module", [room, folder])
+def test_no_room_depends_on_itself_through_others(of_module):
+    arrows = arrows_between(of_module)
     assert [each for each in arrows if each in reached(each, arrows)] == []
+
+
+def test_support_imports_nothing_of_tfdist():
+    assert arrows_between(room)["tfdist._support"] == set()
+
+
+def test_nothing_in_the_core_imports_research():
+    arrows = arrows_between(room)
+    assert {
+        name for name, others in arrows.items() if "tfdist.research" in others
+    } == set()
 
 
 def test_the_page_draws_the_arrows():

@@ -26,19 +26,21 @@ def test_a_package_of_commands_lists_them(package):
         text=True,
         timeout=PROGRAM_DEADLINE,
     )
-    commands = {
-        path.stem
-        for path in (ROOT / package).glob("[!_]*.py")
+    top = ROOT / package
+    modules = {
+        path.with_suffix("")
+        for path in (*top.glob("[!_]*.py"), *top.glob("research/[!_]*.py"))
         if '__name__ == "__main__"' in path.read_text()
     }
     # A process that only the launcher starts is no command.
-    commands |= {
-        path.parent.name
-        for path in (ROOT / package).glob("*/__main__.py")
+    modules |= {
+        path.parent
+        for path in top.glob("*/**/__main__.py")
         if path.parent.name != "fork_server"
     }
+    commands = {".".join(path.relative_to(ROOT).parts) for path in modules}
     listed = [line.split() for line in done.stdout.splitlines() if " -m " in line]
-    assert {words[2] for words in listed} == {f"{package}.{each}" for each in commands}
+    assert {words[2] for words in listed} == commands
     assert (done.returncode, done.stderr) == (0, "")
 
 

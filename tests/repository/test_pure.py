@@ -20,7 +20,15 @@ ROOT = Path(tfdist.__file__).parent
 PURE = {
     "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
+    "_support": ["context", "names", "refusal", "views", "whole_file"],
     "cluster": ["health", "startup"],
+    "cluster.liveness": [
+        "activity",
+        "sentinel",
+        "stall",
+        "supervision",
+        "watchdog",
+    ],
     "data": [
         "array_file",
         "chain",
@@ -34,16 +42,9 @@ PURE = {
     ],
     "embedding": ["cost"],
     "embedding.growing": ["admission", "chain", "eviction"],
-    "federated": ["*"],
-    "federated.flower": ["array_layout", "client_numbers"],
-    "graph": ["*"],
-    "liveness": [
-        "activity",
-        "sentinel",
-        "stall",
-        "supervision",
-        "watchdog",
-    ],
+    "research.federated": ["*"],
+    "research.federated.flower": ["array_layout", "client_numbers"],
+    "graph": ["draws", "functions"],
     "local_update": [
         "exchange",
         "members",
@@ -55,8 +56,8 @@ PURE = {
         "compression",
     ],
     "low_level": ["replica_round"],
-    "mixing": ["*"],
-    "model_parallel": [
+    "local_update.mixing": ["*"],
+    "research.model_parallel": [
         "choose_split",
         "devices",
         "file",
@@ -73,12 +74,13 @@ PURE = {
         "timeline",
         "work",
     ],
-    "parameter_server": ["exchange", "exchange_report", "replicas"],
+    "parameter_server": ["replicas"],
+    "parameter_server.exchange": ["policies", "report"],
     "parameter_server.caching": ["decision", "report"],
     "parameter_server.fit": ["pace"],
     "parameter_server.step_graph": ["messages", "unrolling"],
     "consistency": ["*"],
-    "pipeline": [
+    "research.model_parallel.pipeline": [
         "arguments",
         "chain",
         "cut",
@@ -99,8 +101,8 @@ PURE = {
         "view",
         "weight",
     ],
-    "simulation": ["*"],
-    "splitting": ["split"],
+    "research.simulation": ["*"],
+    "research.model_parallel.splitting": ["split"],
     "synchronous.reader": ["reduction"],
 }
 WITHOUT_TENSORFLOW = """

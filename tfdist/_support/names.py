@@ -6,6 +6,7 @@ checkers and editors read it as any stub.
 
 import ast
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ _ROOT = Path(__file__).parents[2]
 class PublicNames:
     """The names that a package's stub imports.
 
+    Args:
+        init: The path of the package's `__init__.py`.
+
     Attributes:
         packages: The full name of each package, by its public name.
         modules: The module that defines each other name.
@@ -23,8 +27,7 @@ class PublicNames:
     def __init__(self, init: str) -> None:
         self.packages: dict[str, str] = {}
         self.modules: dict[str, str] = {}
-        stub = ast.parse(Path(init).with_suffix(".pyi").read_text())
-        for node in stub.body:
+        for node in ast.parse(Path(init).with_suffix(".pyi").read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     self._add(node.module, alias.name)
@@ -36,21 +39,42 @@ class PublicNames:
         else:
             self.modules[name] = module
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.packages or name in self.modules
+    def exported(
+        self,
+        into: dict[str, Any],
+        otherwise: Callable[[str], Any] | None = None,
+    ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+        """Returns `__all__`, `__getattr__` and `__dir__` of the package.
 
-    def import_value(self, name: str) -> Any:
-        """Imports what a name stands for.
-
-        Raises:
-            ImportError: If TensorFlow is too old.
+        Args:
+            into: The `globals()` of the package, which keep each value.
+            otherwise: Returns the values of other names; without it, there are none.
         """
-        if name in self.packages:
-            return importlib.import_module(self.packages[name])
+        names = sorted(self.modules)
+
+        def get(name: str) -> Any:
+            if name in self.packages:
+                return importlib.import_module(self.packages[name])
+            if name in self.modules:
+                # Python finds it without this function from now on.
+                into[name] = self._import(name)
+                return into[name]
+            if otherwise:
+                return otherwise(name)
+            raise AttributeError(
+                f"module {into['__name__']!r} has no attribute {name!r}", name=name
+            )
+
+        def listed() -> list[str]:
+            return sorted({*into, *names, *self.packages})
+
+        return names, get, listed
+
+    def _import(self, name: str) -> Any:
         try:
             module = importlib.import_module(self.modules[name])
         except Exception:
-            # With an older TensorFlow, its version is the reason.
+            # With an older TensorFlow, its version is the reason: this says which is needed.
             importlib.import_module("tfdist._support.requires")
             raise
         return getattr(module, name)

@@ -5,8 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.graph.functions import all_nodes
-
 
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns the graph of a dataset, a serialized `GraphDef`."""
@@ -169,18 +167,9 @@ def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return list(dataset._inputs())
 
 
-def operations_of(dataset: tf.data.Dataset) -> set[str]:
-    """Returns the types of the operations in the functions of a dataset alone.
-
-    Its readers of TFRecord files are among them, and functions that these call.
-    """
-    found = set()
-    if isinstance(dataset, tf.data.TFRecordDataset):
-        found.add("TFRecordDataset")
-    for function in dataset._functions():
-        definition = function.function.graph.as_graph_def()
-        found |= {node.op for node in all_nodes(definition)}
-    return found
+def definitions_of(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns the `GraphDef` of each function of a dataset alone."""
+    return [f.function.graph.as_graph_def() for f in dataset._functions()]
 
 
 def bytes_of_arrays(dataset: tf.data.Dataset) -> int:

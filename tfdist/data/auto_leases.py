@@ -17,7 +17,7 @@ from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_places import of_places, places_graph, read
 from tfdist.data.transformations import above_a_source
 from tfdist.graph.draws import RANDOM, is_seeded
-from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
+from tfdist.graph.functions import PYTHON_OPS, all_called, all_nodes, library_of
 
 MAX_CONSTANT_BYTES = 2**20
 """Of the arrays that a pipeline uses. Each function on the workers has a copy per step."""
@@ -76,7 +76,7 @@ def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
         OnlyTheChiefReads: If leases would be something else, or cannot be made.
     """
     whole = list(_below(dataset))
-    operations = {name for each in whole for name in _tf.operations_of(each)}
+    operations = {name for each in whole for name in _operations_of(each)}
     if operations.isdisjoint(READERS):
         _tell_what_else(whole, operations)
         return None
@@ -100,6 +100,14 @@ def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
     parts = parts_of(definition, places_graph())
     _check(parts.reads)
     return AutoLeased(_leased(parts, dataset.element_spec), _paths(parts), dataset)
+
+
+def _operations_of(dataset: tf.data.Dataset) -> set[str]:
+    """Returns the types of a dataset's operations, its readers of TFRecord files too."""
+    found = {n.op for each in _tf.definitions_of(dataset) for n in all_nodes(each)}
+    return found | (
+        {RECORDS} if isinstance(dataset, tf.data.TFRecordDataset) else set()
+    )
 
 
 def _below(dataset: Any) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from tfdist.cluster.liveness.step_error import (
 from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.presence import Presence
 from tfdist.parameter_server.caching.cached_steps import Caches
-from tfdist.parameter_server.exchange_report import Exchanges
+from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gates import Gates

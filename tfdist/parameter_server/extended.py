@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.seeds import with_this_generator
+from tfdist.parameter_server.exchange.narrow import widened_update
 from tfdist.parameter_server.link import seconds_per_byte
-from tfdist.parameter_server.narrow import widened_update
 from tfdist.parameter_server.placed_variables import PlacedVariables
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables import narrowing

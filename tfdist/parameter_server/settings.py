@@ -14,8 +14,8 @@ from tfdist.cluster.presence import min_workers_of
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
-from tfdist.parameter_server.exchange import Every, WhenChanged, check_exchange
-from tfdist.parameter_server.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.policies import Every, WhenChanged, check_exchange
 from tfdist.placement.placement import Placement, check_placement
 from tfdist.variables.creation import check_partitioner
 

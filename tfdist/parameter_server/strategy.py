@@ -27,8 +27,8 @@ from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.parameter_server import replicas
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.exchange import Every, WhenChanged, keeps_values
-from tfdist.parameter_server.exchange_report import ExchangeReport
+from tfdist.parameter_server.exchange.policies import Every, WhenChanged, keeps_values
+from tfdist.parameter_server.exchange.report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.settings import Settings, settings_of

@@ -21,7 +21,6 @@ from tfdist.keras.seeds import with_this_generator
 from tfdist.peers.agreement import UnequalModelError
 from tfdist.synchronous import devices
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
-from tfdist.synchronous.on_read import created
 from tfdist.synchronous.replica.collectives import CARRIED_AS
 from tfdist.synchronous.replica.current_step import (
     all_reduced,
@@ -29,6 +28,7 @@ from tfdist.synchronous.replica.current_step import (
     has_reduced_gradients,
     note_shapes,
 )
+from tfdist.synchronous.replica.on_read import created
 from tfdist.variables.creation import being_created
 
 # TensorFlow numbers its own groups from 1.

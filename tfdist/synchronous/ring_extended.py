@@ -12,7 +12,6 @@ from tfdist import _tf
 from tfdist.cluster.liveness.watched_workers import WatchedWorkers
 from tfdist.keras.seeds import with_this_generator
 from tfdist.synchronous.devices import of_workers
-from tfdist.synchronous.on_read import created
 from tfdist.synchronous.replica.current_step import (
     all_reduced,
     check_not_within,
@@ -20,6 +19,7 @@ from tfdist.synchronous.replica.current_step import (
     has_reduced_gradients,
     note_equal,
 )
+from tfdist.synchronous.replica.on_read import created
 
 
 class RingExtended(_tf.MirroredExtended):

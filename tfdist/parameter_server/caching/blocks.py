@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.caching import decision
 from tfdist.parameter_server.caching.report import BlockMoves
-from tfdist.parameter_server.exchange import WhenChanged
+from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable
 from tfdist.variables.resources import Numbers
 

@@ -20,9 +20,9 @@ from tfdist.parameter_server.caching.blocks import (
 )
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.caching.tables import Table, tables_of
-from tfdist.parameter_server.caching.worker_cache import Kept
-from tfdist.parameter_server.exchange import WhenChanged
-from tfdist.parameter_server.exchange_report import ExchangeReport, Exchanges
+from tfdist.parameter_server.exchange.kept import Kept
+from tfdist.parameter_server.exchange.policies import WhenChanged
+from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State

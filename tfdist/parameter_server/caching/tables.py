@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.caching import decision
 from tfdist.parameter_server.caching.blocks import is_weight
-from tfdist.parameter_server.exchange import WhenChanged
+from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.variables.resources import Numbers
 

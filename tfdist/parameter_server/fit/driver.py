@@ -30,7 +30,7 @@ from tfdist.parameter_server.checkpoints.resumable_fit import (
     ResumableFit,
     resumable_fit,
 )
-from tfdist.parameter_server.exchange import Every
+from tfdist.parameter_server.exchange.policies import Every
 from tfdist.parameter_server.feed.feed import FedDataset
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 from tfdist.parameter_server.feed.measured_pipeline import measured_pipeline

@@ -14,12 +14,12 @@ from tfdist.consistency.combinations import decides_as, is_free
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.consistency.timeline import TimelineFile, events_of
+from tfdist.graph.tasks import device_of
 from tfdist.parameter_server.gate.bounded_gate import BoundedGate
 from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
-from tfdist.parameter_server.step_graph.tasks import device_of
 
 
 class Gates:

@@ -7,18 +7,18 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.graph.functions import all_called, function_attrs, library_of
-from tfdist.parameter_server.gate.gate import Turn
-from tfdist.parameter_server.step_graph.tasks import (
+from tfdist.graph.tasks import (
     WORKER,
     calls_functions,
     task_at,
     tasks_of,
 )
-from tfdist.parameter_server.step_graph.used_inputs import (
+from tfdist.graph.used_inputs import (
     reached,
     sources_of,
     used_inputs,
 )
+from tfdist.parameter_server.gate.gate import Turn
 
 # What reads a variable or a table and leaves it as it is. All else may write.
 _READS = frozenset(

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.tasks import task_at
 from tfdist.keras.computation import Computation, computing
 from tfdist.parameter_server.rounds.computation import (
     Contribution,
@@ -15,7 +16,6 @@ from tfdist.parameter_server.rounds.computation import (
 from tfdist.parameter_server.rounds.sums import GradientSums
 from tfdist.parameter_server.rounds.turnstile import Turnstile
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
-from tfdist.parameter_server.step_graph.tasks import task_at
 from tfdist.variables.partitioned import PartitionedVariable
 
 TICKET = tf.TensorSpec([2], tf.int64)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.step_graph.used_inputs import dependents_of, used_inputs
+from tfdist.graph.tasks import WORKER, task_at
+from tfdist.graph.used_inputs import dependents_of, used_inputs
 
 _GATHER = "ResourceGather"
 _BY_ROW = frozenset(

@@ -7,16 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph import messages, wire
-from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
-from tfdist.parameter_server.step_graph.messages import Message, Node, Output
-from tfdist.parameter_server.step_graph.tasks import (
+from tfdist.graph.tasks import (
     WORKER,
     device_for,
     device_of,
     tasks_of,
     waits_of,
 )
+from tfdist.parameter_server.step_graph import messages, wire
+from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
+from tfdist.parameter_server.step_graph.messages import Message, Node, Output
 from tfdist.placement.link_use import Traffic
 
 LARGEST_PACKED = 2**20

@@ -6,13 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.graph.tasks import WORKER, task_at
+from tfdist.graph.used_inputs import sources_of, used_inputs
 from tfdist.parameter_server.step_graph import messages
 from tfdist.parameter_server.step_graph.definitions import Builder, reference
 from tfdist.parameter_server.step_graph.lookups import Lookups, lookups_of
 from tfdist.parameter_server.step_graph.messages import Node
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
-from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
-from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
 
 # What a step does with a variable of which a worker can have a copy. The others look up
 # or update some rows, or pass the variable on to a function.

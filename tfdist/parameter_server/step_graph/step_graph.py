@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.cluster.liveness.step_error import remember
+from tfdist.graph.used_inputs import without_unused_handles
+from tfdist.parameter_server.exchange.narrow import is_narrowed
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
-from tfdist.parameter_server.narrow import is_narrowed
 from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
 from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
-from tfdist.parameter_server.step_graph.used_inputs import without_unused_handles
 from tfdist.placement.link_use import Traffic
 
 

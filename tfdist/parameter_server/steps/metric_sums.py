@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.graph.tasks import calls_functions
 from tfdist.parameter_server.step_graph.fragment import Fragment
-from tfdist.parameter_server.step_graph.tasks import calls_functions
 from tfdist.variables.resources import Numbers
 from tfdist.variables.variable import ParameterServerVariable
 

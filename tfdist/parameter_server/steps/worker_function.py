@@ -9,9 +9,9 @@ from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
+from tfdist.parameter_server.exchange.narrow import NarrowComputation
 from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
-from tfdist.parameter_server.narrow import NarrowComputation
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
 from tfdist.parameter_server.step_graph.local import LocalSteps
 from tfdist.parameter_server.step_graph.repetition import State, repeated

@@ -19,7 +19,7 @@ from tfdist.keras.logs import StepLogs
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.keras.strides import split
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
-from tfdist.parameter_server.exchange import keeps_values
+from tfdist.parameter_server.exchange.policies import keeps_values
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.feed.sources import Source, row_of
 from tfdist.parameter_server.feed.worker_input import WorkerInput

@@ -13,8 +13,8 @@ from tfdist._support.authors import Author, made_in
 from tfdist._support.refusal import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
-from tfdist.synchronous.on_read import is_on_read
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
+from tfdist.synchronous.replica.on_read import is_on_read
 from tfdist.synchronous.replica.step import ReplicaStep
 
 _WRITES = frozenset(

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.keras.computation import Computation
-from tfdist.parameter_server.caching.worker_cache import Kept
+from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.graph.functions import function_attrs
-from tfdist.parameter_server.step_graph.used_inputs import sources_of
+from tfdist.graph.used_inputs import sources_of
 
 WORKER = "worker"
 

@@ -1,0 +1,1 @@
+"""Values that workers and ps exchange: how often, in how many bits, and a report."""
