@@ -105,9 +105,8 @@ def auto_leased(dataset: tf.data.Dataset) -> AutoLeased | None:
 def _operations_of(dataset: tf.data.Dataset) -> set[str]:
     """Returns the types of a dataset's operations, its readers of TFRecord files too."""
     found = {n.op for each in _tf.definitions_of(dataset) for n in all_nodes(each)}
-    return found | (
-        {RECORDS} if isinstance(dataset, tf.data.TFRecordDataset) else set()
-    )
+    is_reader = isinstance(dataset, tf.data.TFRecordDataset)
+    return found | ({"TFRecordDataset"} if is_reader else set())
 
 
 def _below(dataset: Any) -> Iterator[Any]:
