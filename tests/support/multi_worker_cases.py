@@ -681,10 +681,11 @@ def saving_elsewhere(strategy):
     shared.mkdir(exist_ok=True)
     wait_until(lambda: loads.exists() or not strategy.is_chief)
     own.mkdir(exist_ok=True)
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, f"{own}/ckpt", max_to_keep=1)
     model.save(own / "model.keras")
     model.export(f"{own}/exported", verbose=False)
-    checkpoint = tf.train.Checkpoint(model=model)
-    tf.train.CheckpointManager(checkpoint, f"{own}/ckpt", max_to_keep=1).save()
+    manager.save()
     if not strategy.is_chief:
         shutil.rmtree(own)
         loads.touch()
