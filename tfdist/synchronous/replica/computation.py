@@ -117,8 +117,9 @@ class ReplicaComputation(WholeBatchComputation):
         Raises:
             NotAdditiveError: If the value is not a sum over examples.
         """
-        step = self.step
-        kind = step.kind_of(value)
+        step, is_eager = self.step, self.step.known_kinds is not None
+        is_sum = is_eager and self._is_updating_own_metric()
+        kind = Reduction.SUM if is_sum else step.kind_of(value)
         if step.is_mean and kind not in CONSTANTS:
             state = tf.convert_to_tensor(variable.value)
             return state_of_mean(step, state, tf.cast(value, state.dtype))
@@ -148,13 +149,19 @@ class ReplicaComputation(WholeBatchComputation):
 
         It is by its documentation, in whatever way Keras computes it.
         """
-        step, given = self.step, self.step.given[:2]
+        given = self.step.given[:2]
         return bool(given) and all(
             isinstance(each, tf.Tensor)
-            and is_separable(step.metric, each)
-            and step.kind_of(each) is Reduction.ROWS
+            and is_separable(self.step.metric, each)
+            and self._has_own_rows(each)
             for each in given
         )
+
+    def _has_own_rows(self, tensor: tf.Tensor) -> bool:
+        if self.step.known_kinds is None:
+            return self.step.kind_of(tensor) is Reduction.ROWS
+        # The whole batch has more, or as many if no other replica has any.
+        return int(tensor.shape[0]) == max(int(self.step.count), 1)
 
     def _state_without_rows(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
         """Returns a sum that is assigned to a metric's state, with no rows in it."""
