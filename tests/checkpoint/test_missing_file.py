@@ -13,7 +13,8 @@ import tensorflow as tf
 import tf_config
 from tfdist.cluster.board import Board
 from tfdist.keras import saving
-from tfdist.keras.saving import awaited, explained, load_from_chief
+from tfdist.keras.default_driver import DefaultDriver
+from tfdist.keras.saving import due, explained, load_from_chief
 
 from ..support.addresses import free_addresses
 
@@ -96,13 +97,16 @@ def peers_of_a_job(is_chief, told=None):
     strategy.board = SimpleNamespace(
         tell=told.__setitem__, told=lambda keys: [told.get(each, -1) for each in keys]
     )
-    return SimpleNamespace(strategy=strategy, calls=0), told
+    # Without the patches of Keras that a new one makes.
+    strategy.fit_driver = driver = DefaultDriver.__new__(DefaultDriver)
+    driver.strategy = strategy
+    return driver, told
 
 
 @pytest.fixture
 def nothing_saved(monkeypatch):
     monkeypatch.setattr(saving, "_saves", {})
-    monkeypatch.setattr(saving, "_left_to_chief", {})
+    monkeypatch.setattr(saving, "_written", set())
 
 
 @pytest.mark.parametrize("own", ["/a/model.keras", "/b/model.keras"])
@@ -121,7 +125,7 @@ def test_a_load_waits_for_the_save_that_the_chief_has_numbered_alike(
 
         def save(_, number=(calls << 32) + number, looks=looks):
             looks.append(number)
-            told["saved model.keras"] = number
+            told["saved model.keras"] = told["saved "] = number
 
         clock.sleep = save
         loaded = load_from_chief(driver.strategy, "/a/model.keras", lambda: "read")
@@ -135,7 +139,7 @@ def test_a_chief_that_saves_again_before_a_load_is_an_error(key, nothing_saved):
     driver, told = peers_of_a_job(is_chief=False)
     driver.calls = 3
     saving._number(["a.keras"], driver, is_done_here=False)
-    told["saved a.keras"] = number = (3 << 32) + 1
+    told["saved a.keras"] = told["saved "] = number = (3 << 32) + 1
 
     def load():
         told[key] = number + 1
@@ -144,8 +148,9 @@ def test_a_chief_that_saves_again_before_a_load_is_an_error(key, nothing_saved):
     for read in (load, lambda: "the next one"):
         with pytest.raises(saving.OvertakenError, match=r"strategy\.barrier"):
             load_from_chief(driver.strategy, "a.keras", read)
+        told["saved a.keras"] = number + 1
     # All workers have made another call: the worker is to load what is there.
-    told[key] = (4 << 32) + 1
+    driver.calls = 4
     assert load_from_chief(driver.strategy, "a.keras", lambda: "new") == "new"
 
 
@@ -156,38 +161,85 @@ def test_a_save_that_the_chief_does_not_make_is_an_error(nothing_saved):
         load_from_chief(driver.strategy, "a.keras", lambda: "old", seconds=-1.0)
 
 
+def test_what_the_chief_is_writing_is_not_loaded(nothing_saved):
+    driver, told = peers_of_a_job(is_chief=False)
+    told |= {"saved a.keras": 1, "saving a.keras": 2}
+    with pytest.raises(FileNotFoundError, match=r"not saved a\.keras within -1 s"):
+        load_from_chief(driver.strategy, "a.keras", lambda: "half", seconds=-1.0)
+
+
+def test_a_file_of_each_directory_is_loaded_once_all_are_saved(nothing_saved):
+    driver, told = peers_of_a_job(is_chief=False)
+    paths = ["/first/a.keras", "/second/a.keras"]
+    for path in paths:
+        saving._number([path], driver, is_done_here=False)
+    told |= dict.fromkeys(("saving a.keras", "saved a.keras", "saved "), 2)
+    for path in paths:
+        assert load_from_chief(driver.strategy, path, lambda: "read") == "read"
+
+
 def test_the_chief_tells_each_save_and_waits_for_none(nothing_saved):
     driver, told = peers_of_a_job(is_chief=True)
     driver.calls = 2
     saving._number(["d/a.keras", "d"], driver, is_done_here=True)
     saving._number(["a.keras"], driver, is_done_here=True)
-    assert told == {"saved a.keras": (2 << 32) + 2, "saved d": (2 << 32) + 1}
+    all_saves = {"saved ": (2 << 32) + 3}
+    assert told == all_saves | {
+        "saved a.keras": (2 << 32) + 2,
+        "saved d": (2 << 32) + 1,
+    }
     assert load_from_chief(driver.strategy, "a.keras", lambda: "read") == "read"
 
 
-def test_a_save_of_several_parts_counts_once(nothing_saved, monkeypatch, tmp_path):
+def test_a_save_of_several_parts_counts_once_and_a_load_does_not(
+    nothing_saved, monkeypatch, tmp_path
+):
     driver, told = peers_of_a_job(is_chief=True)
     driver.storing = lambda *_: contextlib.nullcontext(True)
     monkeypatch.setattr(saving, "driver_of", lambda _: driver)
     part = saving._surrounded(lambda model, path: None, "save")
     whole = saving._surrounded(lambda model, path: part(model, path), "save")
     whole(object(), tmp_path / "a.keras")
-    assert told == {"saving a.keras": 1, "saved a.keras": 1}
+    saving._surrounded(lambda model, path: None, "load")(object(), tmp_path / "a.keras")
+    assert told == {"saving a.keras": 1, "saved a.keras": 1, "saved ": 1}
+
+
+AT = 3 << 32
+
+
+def numbers(**counts):
+    """The numbers of saves by the names of files, of which "" is the number of all."""
+    of_names = {name: AT + count for name, count in counts.items()}
+    return {"": AT + sum(counts.values())} | of_names
 
 
 @pytest.mark.parametrize(
-    ("path", "number"),
+    ("mine", "of_chief", "number"),
     [
-        ("/b/m.keras", 7),
-        ("/a/m.keras", 8),
-        ("/own/ckpt-1", 0),
-        ("/chief/ckpt-1", 9),
-        ("/a/other.keras", 0),
+        ({}, {}, 0),
+        ({"m0": 1}, {}, None),
+        ({"m0": 1}, {"m0": 1}, AT + 1),
+        ({"m0": 2}, {"m0": 1}, None),
+        # The chief has made a save that this worker has not.
+        ({"m0": 1}, {"best": 1}, None),
+        ({"m0": 1}, {"best": 1, "m0": 1}, AT + 1),
+        # Each worker saves under a name of its own.
+        ({"m1": 1}, {}, None),
+        ({"m1": 1}, {"m0": 1}, AT + 1),
+        ({"m1": 2}, {"m0": 1}, None),
+        ({"m1": 1}, {"m0": 2}, AT + 1),
+        ({"m1": 1, "last": 1}, {"last": 1}, None),
+        ({"m1": 1, "last": 1}, {"last": 1, "m0": 1}, AT + 1),
+        # What the chief does not save is there already.
+        ({"last": 1}, {}, None),
+        ({"last": 1}, {"last": 1}, 0),
+        ({"m1": 1}, {"other": 1}, AT + 1),
     ],
 )
-def test_the_save_of_the_chief_for_which_a_load_waits(path, number):
-    left = {"/b/m.keras": 7, "/c/m.keras": 8, "/own/ckpt-1": 0}
-    assert awaited(path, left, {"m.keras": 8, "ckpt-1": 9}) == number
+def test_the_save_of_the_chief_for_which_a_load_waits(mine, of_chief, number):
+    assert due("m0", numbers(**mine), numbers(**of_chief), calls=3) == number
+    # All workers have met since, and the chief has made all saves from before.
+    assert due("m0", numbers(**mine), numbers(**of_chief), calls=4) == 0
 
 
 def test_what_a_worker_is_told_is_there_when_the_other_has_ended():
@@ -207,5 +259,6 @@ def test_what_a_worker_is_told_is_there_when_the_other_has_ended():
 
 def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path, nothing_saved):
     path = tmp_path / "never.keras"
-    with pytest.raises(FileNotFoundError):
-        load_from_chief(worker(1), path, path.read_text)
+    driver, _ = peers_of_a_job(is_chief=False)
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        load_from_chief(driver.strategy, path, path.read_text, seconds=-1.0)

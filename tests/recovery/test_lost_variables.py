@@ -1,6 +1,7 @@
 """Variables and tables made before a strategy connects to a cluster are told as lost."""
 
 USED = """
+import tempfile
 import keras, tensorflow as tf
 from tfdist.cluster.lost_variables import losing_variables
 words = tf.data.Dataset.from_tensor_slices(["a", "b"])
@@ -12,6 +13,11 @@ layer = keras.layers.Dense(1, name="dense")
 model = keras.Sequential([keras.Input((4,)), layer], name="inner")
 outer = keras.Sequential([keras.Input((4,)), model], name="outer")
 draws = tf.random.Generator.from_seed(1)
+numbers = iter(tf.data.Dataset.range(3))
+writer = tf.summary.create_file_writer(tempfile.mkdtemp())
+weight = keras.Variable([1.0], name="weight")
+optimizer = keras.optimizers.SGD(name="early_sgd")
+optimizer.build([weight])
 with losing_variables("RingStrategy"):
     pass
 for use in (
@@ -22,6 +28,10 @@ for use in (
     lambda: outer(tf.zeros([1, 4])),
     lambda: layer.set_weights(layer.get_weights()),
     table.size,
+    lambda: next(numbers),
+    writer.set_as_default,
+    lambda: optimizer.apply([tf.ones([1])]),
+    lambda: optimizer.iterations + 1,
 ):
     try:
         use()
@@ -40,6 +50,10 @@ NAMES = (
     "inner/dense/kernel",
     "inner/dense/kernel",
     "early.lookup_table",
+    "an iterator of a dataset",
+    "a summary writer",
+    "early_sgd/learning_rate",
+    "early_sgd/iteration",
 )
 
 

@@ -681,10 +681,11 @@ def saving_elsewhere(strategy):
     shared.mkdir(exist_ok=True)
     wait_until(lambda: loads.exists() or not strategy.is_chief)
     own.mkdir(exist_ok=True)
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, f"{own}/ckpt", max_to_keep=1)
     model.save(own / "model.keras")
     model.export(f"{own}/exported", verbose=False)
-    checkpoint = tf.train.Checkpoint(model=model)
-    tf.train.CheckpointManager(checkpoint, f"{own}/ckpt", max_to_keep=1).save()
+    manager.save()
     if not strategy.is_chief:
         shutil.rmtree(own)
         loads.touch()
@@ -698,7 +699,10 @@ def saving_elsewhere(strategy):
 
 @case
 def saving_again(strategy):
-    """Three saves of one name. The chief is slow: the other worker loads before it saves."""
+    """Three saves of two names, of which one is the worker's own.
+
+    The chief is slow: the other worker loads before it saves.
+    """
     model, shared = small(strategy), Path(DIRECTORY, "again")
     own = shared if strategy.is_chief else Path(DIRECTORY, "again_1")
     own.mkdir(exist_ok=True)
@@ -711,9 +715,11 @@ def saving_again(strategy):
             wait_until(loads.exists)
             time.sleep(0.5)
         model.save(own / "model.keras")
+        model.save(own / f"model-{strategy.extended.worker_index}.keras")
         loads.touch()
-        of_chief = keras.models.load_model(shared / "model.keras")
-        loaded.append(float(of_chief.get_weights()[0].flat[0]))
+        for name in ("model-0.keras", "model.keras"):
+            of_chief = keras.models.load_model(shared / name)
+            loaded.append(float(of_chief.get_weights()[0].flat[0]))
     return result(model, loaded=loaded)
 
 

@@ -16,7 +16,7 @@ import tf_config
 from tfdist.cluster.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
 from tfdist.peers import calls
 from tfdist.peers.shares import row_range
-from tfdist.peers.waits import Waits
+from tfdist.peers.waits import Waits, elsewhere
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 from ..support.deadline import DEADLINE
@@ -66,6 +66,7 @@ def test_unequal_numbers_of_devices_are_refused_on_every_worker():
 def test_a_strategy_made_too_late_says_so():
     _, outputs = run("too_late", 1, only=(0,))
     assert "Construct MultiWorkerMirroredStrategy first" in last_line(outputs[0])
+    assert "It was made after early/count, early/total" in last_line(outputs[0])
 
 
 @pytest.mark.parametrize(
@@ -244,6 +245,16 @@ def test_messages_of_other_calls_name_both_calls(monkeypatch):
         each.join()
     words = "worker:0 calls train_on_batch, and worker:1 comes to a step"
     assert [words in each for each in errors] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("wait", "may_stop"),
+    [(calls.END_OF_EPOCH, True), ("evaluate", True), ("predict", False)],
+)
+def test_an_epoch_that_one_worker_ends_alone_is_said(wait, may_stop):
+    here, there = (1 << 8 | calls.WAITS.index(each) for each in (calls.STEP, wait))
+    words = elsewhere(dict(zip(WORKERS, (here, there), strict=True)), here)
+    assert ("sets model.stop_training within an epoch" in words) == may_stop
 
 
 @pytest.mark.parametrize(

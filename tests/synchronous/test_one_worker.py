@@ -360,3 +360,68 @@ def test_a_step_asks_once_whether_its_rows_count(strategy):
     operations = graphs[-1].get_operations()
     assert sum("Collective" in op.type for op in operations) == REPLICAS
     assert sum(op.type.endswith("If") for op in operations) == REPLICAS
+
+
+class Measuring(keras.Model):
+    """A model whose step of `evaluate` updates a metric by itself."""
+
+    def __init__(self, metric, number, *args):
+        super().__init__(*args)
+        self.metric, self.number = metric, number
+
+    @property
+    def metrics(self):
+        return [self.metric]
+
+    def test_step(self, data):
+        x, y = data
+        self.metric.update_state(*self.number(y, self(x)))
+        return {"measured": self.metric.result()}
+
+
+def measured(metric, number=lambda *rows: rows, run_eagerly=False):
+    """A metric of each label of 16, 16 and 1 examples, compiled and in a step."""
+    x = np.random.RandomState(3).rand(33, 3).astype("float32")
+    y = (x[:, ::-1] > 0.4).astype("float32")
+    found = []
+    for own in (True, False):
+        inputs = keras.Input((3,))
+        outputs = keras.layers.Dense(3, "sigmoid", kernel_initializer="ones")(inputs)
+        if own:
+            model = Measuring(metric(), number, inputs, outputs)
+            model.compile(run_eagerly=run_eagerly)
+        else:
+            model = keras.Model(inputs, outputs)
+            model.compile(loss="mse", metrics=[metric()], run_eagerly=run_eagerly)
+        found += [model.evaluate(x, y, batch_size=16, verbose=0)]
+    return found[0], found[1][1]
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_labels": 3, "from_logits": True},
+        {"num_labels": 3, "label_weights": [0.2, 0.3, 0.5]},
+        {"thresholds": [0.55, 0.7, 0.85]},
+    ],
+    ids=str,
+)
+def test_an_area_for_each_label_is_one_process_s(strategy, options, run_eagerly):
+    def area():
+        return keras.metrics.AUC(multi_label=True, **options)
+
+    expected = measured(area)
+    with strategy.scope():
+        found = measured(area, run_eagerly=run_eagerly)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_metric_of_rows_is_given_no_number_that_combines_them(strategy):
+    def compared(y, p):
+        circle = keras.losses.Circle()(keras.ops.argmax(y, -1), p)
+        return tf.zeros([1, 1]), tf.reshape(circle, [1, 1])
+
+    with strategy.scope(), pytest.raises(tfdist.NotAdditiveError):
+        measured(lambda: keras.metrics.AUC(multi_label=True), compared)

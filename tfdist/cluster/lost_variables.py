@@ -1,4 +1,4 @@
-"""Variables and tables that were made before their process connected to a cluster."""
+"""Variables, tables and the like, made before their process connected to a cluster."""
 
 import contextlib
 import functools
@@ -13,32 +13,22 @@ import tensorflow as tf
 from tfdist._support.refusal import RefusalError
 
 _log = logging.getLogger("tfdist")
+_SHOWN = 5
 _TABLES = (
     tf.lookup.StaticHashTable,
     tf.lookup.experimental.MutableHashTable,
     tf.lookup.experimental.DenseHashTable,
 )
+_OTHERS = {
+    tf.data.Iterator: "an iterator of a dataset",
+    tf.summary.SummaryWriter: "a summary writer",
+}
+# Of those, which have no public handle, the methods that use it.
+_USES = ("__next__", "get_next", "get_next_as_optional", "as_default", "set_as_default")
 
 
 class LostVariablesError(RefusalError):
-    """A variable or a table was lost when its process connected to a cluster."""
-
-
-class _Lost:
-    """A variable or a table that was lost, of which each use raises an error.
-
-    Attributes:
-        lost: The message of that error. The handle has it too, for `check_not_lost`.
-    """
-
-    lost: str
-
-    @property
-    def handle(self) -> Any:
-        """No handle. TensorFlow would say that a client or a device is not found."""
-        raise LostVariablesError(self.lost)
-
-    resource_handle = handle
+    """A variable, or the like, was lost when its process connected to a cluster."""
 
 
 def check_not_lost(used: Iterable[Any]) -> None:
@@ -57,7 +47,7 @@ def losing_variables(strategy: str) -> Iterator[None]:
     """Has every later use of what is lost within this context raise an error.
 
     TensorFlow connects within it, and makes its eager context anew, in which variables and
-    tables of before no longer exist. Warns if this process has any.
+    the like of before no longer exist. Warns if this process has any.
     """
     if not _kept():
         yield
@@ -66,7 +56,7 @@ def losing_variables(strategy: str) -> Iterator[None]:
     kept = _kept()
     if kept:
         _log.warning(
-            "%d variables and tables that were made before %s, such as %s, are lost: "
+            "%d variables, tables or the like, made before %s, such as %s, are lost: "
             "TensorFlow forgets them as this process connects to its cluster. Construct "
             "the strategy first. Or call get_weights(), or save to a file, before, and "
             "set_weights() or load in a model that is built afterwards",
@@ -76,7 +66,8 @@ def losing_variables(strategy: str) -> Iterator[None]:
         )
     yield
     for each, name in kept.values():
-        each.lost = _handle(each).lost = (
+        handle: Any = _handle(each)
+        each.lost = handle.lost = (
             f"{name} was made before {strategy}(), and is lost: TensorFlow forgot it as "
             "this process connected to its cluster. Construct the strategy first, then the "
             "layer, metric or model that it belongs to, and the dataset that uses it. "
@@ -86,15 +77,35 @@ def losing_variables(strategy: str) -> Iterator[None]:
         each.__class__ = _lost(kind)
 
 
+def made_before() -> str:
+    """Returns the names of the variables, and the like, of this process, or ""."""
+    names = sorted({name for _, name in _kept().values()})
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _raise(lost: Any, *_: Any) -> Any:
+    # TensorFlow would say that a client, a device or a resource is not found.
+    raise LostVariablesError(lost.lost)
+
+
 @functools.cache
 def _lost(kind: type) -> type:
-    return type(kind)(kind.__name__, (_Lost, kind), {})
+    """Returns the kind of what was lost, of which each use raises an error.
+
+    Its objects have the error's message, as their handles have it for `check_not_lost`.
+    """
+    methods = {name: _raise for name in _USES if hasattr(kind, name)}
+    handles = dict.fromkeys(("handle", "resource_handle"), property(_raise))
+    # An object keeps its layout.
+    return type(kind)(kind.__name__, (kind,), {"__slots__": (), **methods, **handles})
 
 
 def _kept() -> dict[int, tuple[Any, str]]:
-    """Returns the variables and tables of this process, by identity, with their names."""
+    """Returns the variables, and the like, of this process, by identity, with names."""
     # By their types: `isinstance` takes a second for all objects of a process.
-    kinds = {each for kind in (tf.Variable, *_TABLES) for each in _kinds(kind)}
+    of = (tf.Variable, *_TABLES, *_OTHERS)
+    kinds = {each for kind in of for each in _kinds(kind)}
     layers = set(_kinds(keras.Layer))
     objects = gc.get_objects()
     found = [
@@ -109,17 +120,25 @@ def _kept() -> dict[int, tuple[Any, str]]:
     return kept
 
 
-def _name(variable_or_table: Any) -> str:
-    if isinstance(variable_or_table, _TABLES):
-        return f"a {type(variable_or_table).__name__}"
-    return str(variable_or_table.name).removesuffix(":0")
+def _name(kept: Any) -> str:
+    if isinstance(kept, _TABLES):
+        return f"a {type(kept).__name__}"
+    other = next((name for kind, name in _OTHERS.items() if isinstance(kept, kind)), "")
+    return other or str(kept.name).removesuffix(":0")
 
 
-def _handle(variable_or_table: Any) -> Any:
-    """Returns the handle, or None unless it is eager."""
-    is_table = isinstance(variable_or_table, _TABLES)
+def _handle(kept: Any) -> Any:
+    """Returns the handle, or None unless it is eager. A summary writer is its own."""
+    if hasattr(kept, "lost"):
+        return None
+    if isinstance(kept, tf.summary.SummaryWriter):
+        return kept
+    if isinstance(kept, tf.data.Iterator):
+        (handle,) = tf.nest.flatten(kept, expand_composites=True)
+        return handle if hasattr(handle, "numpy") else None
+    is_table = isinstance(kept, _TABLES)
     try:
-        handle = getattr(variable_or_table, "resource_handle" if is_table else "handle")
+        handle = getattr(kept, "resource_handle" if is_table else "handle")
     # Several copies have none in common.
     except (AttributeError, NotImplementedError, ValueError):
         return None

@@ -5,9 +5,9 @@ the script, only one of them may write. Every way to save in Keras (`model.save`
 `keras.saving.save_weights`, a callback) calls one of the functions below.
 
 A worker whose script saves and loads at once waits until the chief has saved: its own call
-of `save` has done nothing. So does a worker that saves to a directory of its own, as
-TensorFlow's guides do, and loads the chief's file of the same name. Scripts save in the same
-order, so that both number the saves of a name alike, and the chief tells the number of each
+of `save` has done nothing. So does a worker that saves to a directory or under a name of its
+own, as TensorFlow's guides do, and loads the chief's. Scripts save in the same order, so that
+both number the saves of a name alike, and all saves, and the chief tells the number of each
 save that it has begun, and has ended. A chief that saves on, before the others have loaded,
 is an error there. Without such a call, the error of the load says what to do.
 """
@@ -43,13 +43,19 @@ _OVERTAKEN = (
     "it did. Call strategy.barrier() on every worker between the load and the next save"
 )
 
+_NOT_SAVED = (
+    "the chief has not saved {} within {:g} s, or has made fewer saves than this worker. "
+    "Make the same saves on every worker, in the same order"
+)
+
 _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
+_ALL = ""
 _saves: dict[str, int] = {}
-"""By the name of a file, the number of the script's last save of it."""
-_left_to_chief: dict[str, int] = {}
-"""By its path, the save that this worker has left to the chief; 0 if it saved, too."""
+"""By the name of a file, the number of the script's last save of it; that of all saves."""
+_written: set[str] = set()
+"""The paths that this process has written itself."""
 _is_within = ContextVar("is_within", default=False)
 """Whether a save is part of another one."""
 
@@ -78,12 +84,18 @@ def install() -> None:
         setattr(owner, name, _surrounded(getattr(owner, name), operation))
     for owner, name in (
         (keras.Model, "load_weights"),
+        (keras.saving, "load_weights"),
         (keras.saving, "load_model"),
         (keras.models, "load_model"),
         # A module of its own, with the same function.
         (tf.keras.models, "load_model"),
         (tf.saved_model, "load"),
+        (tf.train, "get_checkpoint_state"),
         (tf.train, "latest_checkpoint"),
+        (tf.train, "list_variables"),
+        (tf.train, "load_checkpoint"),
+        (tf.train, "load_variable"),
+        (tf.train.CheckpointManager, "__init__"),
         (tf.train.Checkpoint, "read"),
         (tf.train.Checkpoint, "restore"),
     ):
@@ -105,10 +117,11 @@ def _from_chief(function: Callable[..., Any]) -> Callable[..., Any]:
 def _reader_of_path(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Returns what finds, in a call's arguments, the path that a function saves or loads.
 
-    It is the first argument, after what is saved: `self` or a model.
+    It is the first argument, after what is saved.
     """
     names = list(inspect.signature(function).parameters)
-    position = next(i for i, each in enumerate(names) if each not in ("self", "model"))
+    saved = ("self", "model", "checkpoint")
+    position = next(i for i, each in enumerate(names) if each not in saved)
 
     def path_of(args: Any, kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
@@ -129,7 +142,8 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
         is_outermost, token = not _is_within.get(), _is_within.set(True)
-        paths = [path_of((saved, *args), kwargs)] if own else []
+        is_save = own and operation != "load"
+        paths = [path_of((saved, *args), kwargs)] if is_save else []
         result = None
         try:
             with driver.storing(saved, operation) as is_done_here:
@@ -164,12 +178,11 @@ def _number(paths: list[Any], driver: Any, is_done_here: bool) -> None:
     if (board := getattr(strategy, "board", None)) is None:
         return
     for path in filter(None, map(_absolute, paths)):
-        name = os.path.basename(path)
-        number = _saves[name] = next_number(_saves.get(name, 0), driver.calls)
-        if strategy.is_chief:
-            board.tell(_key(name), number)
-        else:
-            _left_to_chief[path] = 0 if is_done_here else number
+        (_written.add if is_done_here else _written.discard)(path)
+        for name in (os.path.basename(path), _ALL):
+            number = _saves[name] = next_number(_saves.get(name, 0), driver.calls)
+            if strategy.is_chief:
+                board.tell(_key(name), number)
 
 
 def next_number(last: int, calls: int) -> int:
@@ -190,23 +203,60 @@ def load_from_chief(
     """Loads a file; waits, for `seconds` at most, if the chief is to save it."""
     key = _absolute(path)
     with explained(strategy, path):
-        number = awaited(key, _left_to_chief, _saves)
-        if number and not strategy.is_chief:
-            deadline = time.monotonic() + seconds
-            name = os.path.basename(key)
-            while strategy.board.told([_key(name)])[0] < number:
-                if time.monotonic() > deadline:
-                    raise FileNotFoundError(
-                        f"the chief has not saved {path} within {seconds:g} s"
-                    )
-                time.sleep(_LOOK_EVERY)
-            try:
-                return load()
-            finally:
-                newest = max(strategy.board.told([_key(name), _begun(name)]))
-                if is_overtaken(number, newest):
-                    raise OvertakenError(_OVERTAKEN.format(path))
-        return load()
+        board = getattr(strategy, "board", None)
+        if board is None or strategy.is_chief or not key or key in _written:
+            return load()
+        name, deadline = os.path.basename(key), time.monotonic() + seconds
+        calls = driver_of(strategy).calls
+        told, begun = _told(board, name)
+        while (number := due(name, _saves, told, calls)) is None or begun > told[name]:
+            if time.monotonic() > deadline:
+                raise FileNotFoundError(_NOT_SAVED.format(path, seconds))
+            time.sleep(_LOOK_EVERY)
+            told, begun = _told(board, name)
+        try:
+            return load()
+        finally:
+            _, newest = _told(board, name)
+            if newest > begun or is_overtaken(number, newest):
+                raise OvertakenError(_OVERTAKEN.format(path))
+
+
+def _told(board: Any, name: str) -> tuple[dict[str, int], int]:
+    """Returns the numbers of the chief's saves, and of the last one of a name it began."""
+    names = [*_saves, name]
+    told = board.told([*map(_key, names), _begun(name)])
+    *ended, begun = (max(each, 0) for each in told)
+    # Of a checkpoint, the chief does not tell that it has begun.
+    return dict(zip(names, ended, strict=True)), max(begun, ended[-1])
+
+
+def due(
+    name: str, saves: Mapping[str, int], told: Mapping[str, int], calls: int
+) -> int | None:
+    """Returns the number of the chief's save of a file that a worker is to load.
+
+    Returns 0 for any, and None if the chief has not saved under that name, or has not
+    saved in all, as often as the worker. For what the worker has saved under a name that
+    the chief does not use, the chief has saved a file of another name.
+
+    Args:
+        name: The file's name.
+        saves: By its name, the number of the worker's last save of a file. That of all
+            its saves is under "".
+        told: The same of the chief.
+        calls: The number of calls that all workers have made together.
+
+    >>> saves = {"model-1": 1, "": 1}
+    >>> due("model-0", saves, {"": 0}, 0), due("model-0", saves, {"model-0": 1, "": 1}, 0)
+    (None, 1)
+    """
+    if saves.get(_ALL, 0) >> 32 < calls:
+        return 0
+    if any(told.get(each, 0) < saves.get(each, 0) for each in (_ALL, name)):
+        return None
+    alone = [number for each, number in saves.items() if told.get(each, 0) < number]
+    return saves.get(name) or max(alone, default=0)
 
 
 def is_overtaken(number: int, newest: int) -> bool:
@@ -217,15 +267,7 @@ def is_overtaken(number: int, newest: int) -> bool:
     >>> [is_overtaken((3 << 32) + 1, newest) for newest in ((3 << 32) + 2, (4 << 32) + 1)]
     [True, False]
     """
-    return newest > number and newest >> 32 == number >> 32
-
-
-def awaited(path: str, left: Mapping[str, int], saves: Mapping[str, int]) -> int:
-    """Returns the number of the chief's save for which a load waits; 0 for none.
-
-    A worker that saves to a directory of its own loads the chief's file of the same name.
-    """
-    return left.get(path, saves.get(os.path.basename(path), 0))
+    return 0 < number < newest and newest >> 32 == number >> 32
 
 
 def _key(name: str) -> str:

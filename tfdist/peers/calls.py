@@ -32,6 +32,11 @@ REMEDY = (
     "keras.models.clone_model(model), and copy.set_weights(model.get_weights())"
 )
 
+_STOPS = (
+    "If one worker alone sets model.stop_training within an epoch, the epoch ends there "
+    "alone: set it in on_epoch_end, or at the same step of every worker. "
+)
+
 # In TensorFlow's errors: one message meets another.
 NOT_MET = "mismatch in the collective"
 
@@ -85,7 +90,7 @@ def agree(
             advise(error, f"When this was raised, {waits}. {REMEDY}")
         raise
     if words := differing([int(code) for code in table[:, 0]], workers):
-        raise LoneCallError(f"{words}. {REMEDY}")
+        raise LoneCallError(words)
     return table[:, 1:]
 
 
@@ -95,11 +100,11 @@ def _waits(call: str) -> str:
 
 
 def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
-    """Returns who begins which call, or '' if all begin the same.
+    """Returns who begins which call, with a remedy, or '' if all begin the same.
 
-    >>> differing([3, 2, 2], ["worker:0", "worker:1", "worker:2"])
+    >>> differing([3, 2, 2], ["worker:0", "worker:1", "worker:2"]).partition(". ")[0]
     'worker:0 calls predict, and worker:1, worker:2 call evaluate'
-    >>> differing([0, 4], ["worker:0", "worker:1"])
+    >>> differing([0, 4], ["worker:0", "worker:1"]).partition(". ")[0]
     'worker:0 calls strategy.barrier(), and worker:1 comes to the next epoch of fit'
     """
     if len(set(codes)) == 1:
@@ -110,7 +115,9 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
         verb, to = ("come", " to") if WAITS[code] in _PLACES else ("call", "")
         verb += "s" if len(names) == 1 else ""
         parts.append(f"{', '.join(names)} {verb}{to} {WAITS[code]}")
-    return ", and ".join(parts)
+    begun = {WAITS[code] for code in codes}
+    stops = _STOPS if STEP in begun and begun & {END_OF_EPOCH, "evaluate"} else ""
+    return f"{', and '.join(parts)}. {stops}{REMEDY}"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdist import _tf
 from tfdist.cluster.board import Board
-from tfdist.peers.calls import NOT_MET, REMEDY, WAITS, LoneCallError, differing
+from tfdist.peers.calls import NOT_MET, WAITS, LoneCallError, differing
 
 _LOOK_EVERY = 1.0  # seconds
 _BITS = 8
@@ -115,5 +115,4 @@ def elsewhere(points: Mapping[str, int], here: int) -> str:
         for name, point in points.items()
         if point >> _BITS == here >> _BITS
     }
-    words = differing(list(waits.values()), list(waits))
-    return f"{words}. {REMEDY}" if words else ""
+    return differing(list(waits.values()), list(waits))

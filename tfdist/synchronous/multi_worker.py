@@ -10,6 +10,7 @@ import tf_config
 from tfdist.all_reduce.cross_device_ops import BUCKET_BYTES
 from tfdist.cluster import status
 from tfdist.cluster.board import Board
+from tfdist.cluster.lost_variables import made_before
 from tfdist.cluster.membership import (
     MEMBERSHIP,
     Given,
@@ -148,8 +149,9 @@ def _extended(
         # TensorFlow's message, "must be configured at program startup", names no remedy.
         if "program startup" not in str(error):
             raise
+        made = made_before()
         raise RuntimeError(
             "this process has already used TensorFlow's devices and can no longer join "
             "a cluster. Construct MultiWorkerMirroredStrategy first, before any tensor, "
-            "dataset or model"
+            f"dataset or model{made and f'. It was made after {made}'}"
         ) from None

@@ -62,7 +62,7 @@ class MetricResults:
                 change = getattr(metric, name)
                 vars(metric)[name] = self._changing(metric, change)
         for metric in (*self._metrics, *self._left_out):
-            vars(metric)["update_state"] = _updating(metric.update_state)
+            vars(metric)["update_state"] = _updating(metric, metric.update_state)
         return self
 
     def __exit__(
@@ -111,9 +111,9 @@ class MetricResults:
             self._returned.append((returned, source, threading.get_ident()))
 
 
-def _updating(update: Callable[..., Any]) -> Callable[..., Any]:
+def _updating(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
     def updating(*args: Any, **kwargs: Any) -> Any:
-        with updating_metric(args, kwargs):
+        with updating_metric(metric, args, kwargs):
             return update(*args, **kwargs)
 
     return updating

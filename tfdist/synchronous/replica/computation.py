@@ -7,11 +7,21 @@ import tensorflow as tf
 
 from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
-from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS, REFUSED, Reduction
+from tfdist.synchronous.reader.reduction import (
+    ADDED_UP,
+    CONSTANTS,
+    INDIVISIBLE,
+    REFUSED,
+    Reduction,
+)
 from tfdist.synchronous.replica import gradients
 from tfdist.synchronous.replica.collectives import exchanged, of_last_replica
 from tfdist.synchronous.replica.compiled import of_all_examples, update_on_whole_batch
-from tfdist.synchronous.replica.mean_by_word import part_of_mean, state_of_mean
+from tfdist.synchronous.replica.mean_by_word import (
+    part_of_mean,
+    state_of_mean,
+    updating_metric,
+)
 from tfdist.synchronous.replica.separable import is_separable
 from tfdist.synchronous.replica.step import ReplicaStep
 from tfdist.synchronous.replica.whole_batch import part_of
@@ -107,11 +117,14 @@ class ReplicaComputation(WholeBatchComputation):
         Raises:
             NotAdditiveError: If the value is not a sum over examples.
         """
-        step = self.step
-        kind = step.kind_of(value)
+        step, is_eager = self.step, self.step.known_kinds is not None
+        is_sum = is_eager and self._is_updating_own_metric()
+        kind = Reduction.SUM if is_sum else step.kind_of(value)
         if step.is_mean and kind not in CONSTANTS:
             state = tf.convert_to_tensor(variable.value)
             return state_of_mean(step, state, tf.cast(value, state.dtype))
+        if kind in INDIVISIBLE and self._is_updating_own_metric():
+            kind = Reduction.SUM
         if kind in REFUSED:
             raise NotAdditiveError(
                 f"{variable.path} is summed over the replicas, but this step sets it to "
@@ -130,6 +143,25 @@ class ReplicaComputation(WholeBatchComputation):
         return tf.where(
             step.count > 0, value, self._state_without_rows(variable, value)
         )
+
+    def _is_updating_own_metric(self) -> bool:
+        """Returns whether a metric whose state is a sum over rows is given rows.
+
+        It is by its documentation, in whatever way Keras computes it.
+        """
+        given = self.step.given[:2]
+        return bool(given) and all(
+            isinstance(each, tf.Tensor)
+            and is_separable(self.step.metric, each)
+            and self._has_own_rows(each)
+            for each in given
+        )
+
+    def _has_own_rows(self, tensor: tf.Tensor) -> bool:
+        if self.step.known_kinds is None:
+            return self.step.kind_of(tensor) is Reduction.ROWS
+        # The whole batch has more, or as many if no other replica has any.
+        return int(tensor.shape[0]) == max(int(self.step.count), 1)
 
     def _state_without_rows(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
         """Returns a sum that is assigned to a metric's state, with no rows in it."""
@@ -196,7 +228,8 @@ class ReplicaComputation(WholeBatchComputation):
     ) -> None:
         """Updates a compiled metric: from the whole batch unless it separates."""
         if not self._needs_all(metric, y_pred):
-            metric.update_state(y_true, y_pred, sample_weight)
+            with updating_metric(metric, (y_true, y_pred), {}):
+                metric.update_state(y_true, y_pred, sample_weight)
             return
         whole = of_all_examples(
             self.step, y_true, y_pred, sample_weight, may_reuse=True

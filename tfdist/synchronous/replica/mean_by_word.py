@@ -49,7 +49,7 @@ def part_of_mean(
     A metric of the rows adds up those of all replicas. One that is given a single number,
     such as the mean of a loss, counts it by the replica's share.
     """
-    if is_increment and not step.is_given_number:
+    if is_increment and not _is_given_number(step):
         return step.counted(value)
     if not value.dtype.is_floating:
         return of_last_replica(step, value)
@@ -59,27 +59,31 @@ def part_of_mean(
 
 def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """Returns the state of a metric that a step assigns on this replica."""
-    if step.is_given_number and value.dtype.is_floating:
+    if _is_given_number(step) and value.dtype.is_floating:
         return state + part_of_mean(step, value - state)
     return tf.where(step.count > 0, value, state)
 
 
 @contextlib.contextmanager
-def updating_metric(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+def updating_metric(
+    metric: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[None]:
     """A context in which this thread's replica updates a metric."""
     step = getattr(current_computation(), "step", None)
-    if not isinstance(step, ReplicaStep) or not step.is_mean:
+    if not isinstance(step, ReplicaStep):
         yield
         return
+    before = step.metric, step.given
     given = [each for each in (*args, *kwargs.values()) if each is not None]
-    before = step.is_given_number
-    step.is_given_number = len(given) == 1 and _is_number(given[0])
+    step.metric, step.given = metric, given
     try:
         yield
     finally:
-        step.is_given_number = before
+        step.metric, step.given = before
 
 
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float)
-    return is_number or bool(getattr(value, "shape", None) == ())
+def _is_given_number(step: ReplicaStep) -> bool:
+    if len(step.given) != 1:
+        return False
+    is_number = isinstance(step.given[0], int | float)
+    return is_number or bool(getattr(step.given[0], "shape", None) == ())

@@ -10,11 +10,13 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.refusal import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
-from tfdist.synchronous.reader.reduction import Reduction
+from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 # More than programs count seeds.
 _SEEDS_APART = 1_000_003
+# The kinds of what is computed from the states of metrics.
+_OF_STATES = INDIVISIBLE | {Reduction.SUM, Reduction.OTHER}
 
 
 class NestedFunctionError(RefusalError):
@@ -41,7 +43,8 @@ class ReplicaStep:
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch.
         is_mean: Whether what it computes from its rows is a mean, by the user's word.
-        is_given_number: Whether a metric is being updated with a single number.
+        metric: The metric that is being updated.
+        given: What it is being updated with.
         gathered: The tensors whose rows were gathered from all replicas, with all rows.
         gathered_in: The graph in which they were.
         is_updating: Whether current writes are equal on all replicas already.
@@ -70,7 +73,8 @@ class ReplicaStep:
     kinds: list[Reduction] = field(default_factory=list)
     whole_batch: bool = True
     is_mean: bool = False
-    is_given_number: bool = False
+    metric: Any = None
+    given: list[Any] = field(default_factory=list)
     gathered: dict[int, tuple[Any, tf.Tensor]] = field(default_factory=dict)
     gathered_in: Any = None
     is_updating: bool = False
@@ -262,7 +266,7 @@ class ReplicaStep:
         while pending:
             each = pending.pop()
             kind = self.reader.kind_of(each)
-            if each.ref() in visited or kind not in (Reduction.SUM, Reduction.OTHER):
+            if each.ref() in visited or kind not in _OF_STATES:
                 continue
             visited.add(each.ref())
             if each.op.type == "ReadVariableOp":
