@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._context import setting
 from tfdist.liveness.step_error import remember
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
@@ -16,6 +17,7 @@ from tfdist.parameter_server.step_graph.fragment import Fragment
 from tfdist.parameter_server.step_graph.messages import Message
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
 from tfdist.parameter_server.step_graph.used_inputs import without_unused_handles
+from tfdist.parameter_server.steps.refusals import is_checked_later
 from tfdist.placement.link_use import Traffic
 
 
@@ -55,7 +57,7 @@ class StepGraph:
         if gate is not None:
             step = _with_turn(step, gate, size, turns)
             specs = [*specs, *gate.slot_specs]
-        with strategy.scope():
+        with strategy.scope(), setting(is_checked_later, True):
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph
