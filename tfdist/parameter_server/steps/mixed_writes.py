@@ -12,8 +12,8 @@ for what the step reads, c a condition (a branch is as `where` is), and f 0 or 1
 | `b * own + d`, `where(c, d, b * own + d)`              | no: an average     |
 | `where(c, 0, own + 1)`                                 | no: a counter      |
 
-Two workers that count at the same time write at the same position, as of a buffer that
-goes round. That of a table, by ids or by what is the nearest, is not counted.
+Workers that read the same count set the same position, as in a ring buffer. An id, or the
+index of the nearest row, is no count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,14 +35,14 @@ _PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "SplitV", "StridedSlice
 # By them, a variable in shards is read as a whole.
 _JOINING = ("ConcatV2", "DynamicStitch")
 
-# What writes at a position, and which input the position is.
+# Operations that write at a position, and the index of their input that has it.
 _AT_A_POSITION = {
     "ResourceScatterNdUpdate": 1,
     "ResourceScatterUpdate": 1,
     "ResourceStridedSliceAssign": 1,
     "TensorScatterUpdate": 1,
 }
-# By them, a position is computed from a count.
+# Operations that compute a position from a count.
 _OF_POSITIONS = (
     *(*_SUMS, *_JOINING, "BroadcastTo", "Fill", "FloorDiv", "FloorMod", "GatherV2"),
     *("Maximum", "Minimum", "Mod", "Mul", "Pack", "Range", "Tile"),
@@ -72,13 +72,12 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
 def is_set_at_a_count(
     handle: tf.Tensor, behind: dict[Any, dict[str, int]], counted: dict[Any, bool]
 ) -> bool:
-    """Returns True if a graph sets a part of a variable, and counts which part.
+    """Returns True if a graph sets a part of a variable at a position that it counts.
 
     `counted` is an empty dictionary, for all variables of the graph the same.
     """
     variable = _Variable(handle, behind)
-    positions = list(variable.positions())
-    return any(variable.is_counted(each, counted) for each in positions)
+    return any(variable.is_counted(each, counted) for each in variable.positions())
 
 
 def _is_sum(write: tf.Operation) -> bool:
@@ -126,7 +125,7 @@ class _Variable:
         return self._of_sum(op) if op.type in _SUMS else _OTHER
 
     def positions(self) -> Iterator[tf.Tensor]:
-        """Yields where the step sets a part of the variable, and keeps the others."""
+        """Yields the positions of the parts of the variable that the step sets."""
         for op in self.writes:
             if op.type == "AssignVariableOp":
                 op = self._origin(op.inputs[-1]).op

@@ -55,7 +55,7 @@ _SETS_WEIGHTS = (
 # Keras has it since 3.14.
 _SCHEDULE_FREE: Any = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
 
-# Whether who traces a step checks it, and names its variables after those of a model.
+# True while `fit` traces a step, which it checks later, under the names of its model.
 is_checked_later: ContextVar[bool] = ContextVar("is_checked_later", default=False)
 
 
@@ -208,7 +208,7 @@ def check_captures(function: Any, model: Any) -> None:
 def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
     """Checks that workers do not set what others add to at the same time.
 
-    The variables are named after the attributes of the model, if there is one.
+    If there is a model, the error has the names that it gives to its variables.
 
     Raises:
         AsynchronousTrainingError: If, on more than one worker, a step sets a variable to
@@ -242,11 +242,7 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
 
 @contextlib.contextmanager
 def checking_sets(strategy: Any) -> Iterator[None]:
-    """Checks what a step of a loop of the user's own sets, which is traced meanwhile.
-
-    Raises:
-        AsynchronousTrainingError: As `check_sets`, which a step of `fit` is given to later.
-    """
+    """Checks a step of the user's own loop once it is traced, as `check_sets` does."""
     is_checked = not (tf.executing_eagerly() or is_checked_later.get())
     if is_checked:
         strategy.extended.placed.note_writes_of(function_being_traced())
