@@ -118,6 +118,79 @@ def test_a_weight_that_a_step_sets(regression, refused, layer):
     refused(lambda: compiled(layer), regression, words)
 
 
+class Accumulator:
+    """What a step of a loop of one's own uses, and what it may do with that."""
+
+    def __init__(self):
+        self.count = tf.Variable(0)
+        self.sums = tf.Variable(tf.zeros(3), name="sums")
+        self.bias = keras.Variable([1.0], name="bias")
+        self.optimizer = optimizers.SGD(0.1)
+        self.optimizer.build([self.bias])
+
+    def add_and_reset(self):
+        self.sums.assign_add(tf.ones(3))
+        self.sums.assign(self.sums * tf.cast(self.at_next() > 0, tf.float32))
+
+    def at_next(self):
+        self.count.assign_add(1)
+        return self.count % 3
+
+    def fill(self):
+        self.sums[self.at_next()].assign(1.0)
+
+    def learn(self):
+        self.optimizer.apply([tf.ones(1)], [self.bias])
+
+    def learn_and_put_back(self):
+        before = tf.identity(self.bias.value)
+        self.learn()
+        self.bias.assign(before * 0.5)
+
+    def learn_and_clip(self):
+        self.learn()
+        self.bias.assign(keras.ops.clip(self.bias, -1.0, 1.0))
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "add_and_reset",
+            "adds to sums, and also sets.*coordinator.join.*larger batch",
+        ),
+        ("fill", "sets sums, at a position that it counts.*larger batch"),
+        ("learn_and_put_back", "sets bias, which an optimizer updates"),
+        ("learn_and_clip", None),
+    ],
+)
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_a_step_of_a_loop_of_ones_own(strategy, name, words, is_loop):
+    with strategy.scope():
+        accumulator = Accumulator()
+    step = getattr(accumulator, name)
+
+    @tf.function
+    def train():
+        if is_loop:
+            for _ in tf.range(2):
+                strategy.run(step)
+        else:
+            strategy.run(step)
+        # What the function before it has updated is no state.
+        strategy.run(accumulator.at_next)
+
+    if words is None:
+        strategy.coordinator.schedule(train)
+        strategy.coordinator.join()
+        np.testing.assert_allclose(accumulator.bias, [0.8 if is_loop else 0.9])
+        return
+    with pytest.raises(ValueError, match=words):
+        strategy.coordinator.schedule(train)
+    assert accumulator.count.numpy() == 0
+
+
 @pytest.mark.feature(
     "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
 )

@@ -4,7 +4,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.steps.mixed_writes import (
+    is_added_to_and_set,
+    is_set_at_a_count,
+)
 
 ops = keras.ops
 
@@ -189,28 +192,107 @@ def test_a_value_that_is_no_sum_with_resets(compute):
     assert not is_found(lambda v, x: v.assign(compute(v, x)))
 
 
-def test_the_graph_is_walked_once_however_many_variables_it_accumulates_in(monkeypatch):
+def at_the_next(count, add=1):
+    count.assign_add(add)
+    return count % 3
+
+
+def after_the_last(count):
+    count.assign(tf.where(count + 1 >= 3, 0, count + 1))
+    return count + 0
+
+
+COUNTED = {
+    "scatter": lambda v, count, x: v.scatter_nd_update([[at_the_next(count)]], [x]),
+    "rows": lambda v, count, x: [
+        v.scatter_update(tf.IndexedSlices(x, count + 0)),
+        count.assign_add(1),
+    ],
+    "slice": lambda v, count, x: v[at_the_next(count)].assign(x),
+    "several": lambda v, count, x: v.scatter_nd_update(
+        tf.expand_dims((at_the_next(count, 2) + tf.range(2)) % 3, 1), [x, x]
+    ),
+    "value": lambda v, count, x: v.assign(
+        tf.tensor_scatter_nd_update(v, [[at_the_next(count)]], [x])
+    ),
+    "value_of_keras": lambda v, count, x: v.assign(
+        ops.scatter_update(v, [[at_the_next(count)]], [x])
+    ),
+    "set_count": lambda v, count, x: v[after_the_last(count)].assign(x),
+    "in_a_branch": lambda v, count, x: tf.cond(
+        x > 1,
+        lambda: v.scatter_nd_update([[at_the_next(count)]], [x]) + 0,
+        lambda: v + 0,
+    ),
+    "outside_of_a_branch": lambda v, count, x: (
+        lambda place: tf.cond(
+            x > 1, lambda: v.scatter_nd_update([[place]], [x]) + 0, lambda: v + 0
+        )
+    )(at_the_next(count)),
+}
+NOT_COUNTED = {
+    "given": lambda v, count, x: v.scatter_nd_update([[tf.cast(x, tf.int32)]], [x]),
+    "by_a_count_that_the_chief_sets": lambda v, count, x: v[count % 3].assign(x),
+    "when": lambda v, count, x: v.scatter_nd_update(
+        [[tf.cast(x, tf.int32)]], [tf.cast(at_the_next(count), x.dtype)]
+    ),
+    "added": lambda v, count, x: v.scatter_nd_add([[at_the_next(count)]], [x]),
+    "nearest": lambda v, count, x: v.scatter_nd_update(
+        [[tf.argmin(tf.abs(v - x * tf.cast(at_the_next(count), x.dtype)))]], [x]
+    ),
+    "bank": lambda v, count, x: v.assign(tf.concat([[x], v[:-1]], 0)),
+    "now_and_then": lambda v, count, x: v.assign(
+        tf.where(at_the_next(count) == 0, x, v)
+    ),
+    "mask": lambda v, count, x: v.assign(
+        tf.tensor_scatter_nd_update(tf.zeros(3), [[at_the_next(count)]], [x])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*COUNTED, *NOT_COUNTED])
+def test_a_part_that_a_step_sets_at_a_count(name):
+    v, count = tf.Variable(tf.zeros(3)), tf.Variable(0)
+    step = (COUNTED | NOT_COUNTED)[name]
+    function = tf.function(lambda x: step(v, count, x), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([])).graph
+    inside = {id(outer): inner for outer, inner in graph.captures}
+    found = is_set_at_a_count(inside[id(v.handle)], {}, {})
+    assert found == (name in COUNTED)
+    assert not is_added_to_and_set(inside[id(v.handle)], {})
+
+
+def adds_to_all(variables, x):
+    for v in variables:
+        v.assign_add(x)
+        # Each depends on all that came before.
+        x = tf.tanh(x)
+        v.assign_add(x)
+
+
+def sets_a_part_of_all(variables, x):
+    place = tf.cast(x, tf.int32)
+    for v in variables:
+        v.scatter_nd_update([place], x)
+        place = (place + 1) % 3
+
+
+@pytest.mark.parametrize("write", [adds_to_all, sets_a_part_of_all])
+def test_the_graph_is_walked_once_however_many_variables_it_writes(monkeypatch, write):
     of = tf.Operation.inputs.fget
 
     def inputs_asked_for(number):
-        variables = [tf.Variable(0.0) for _ in range(number)]
-
-        @tf.function(autograph=False)
-        def step(x):
-            for v in variables:
-                v.assign_add(x)
-                # Each depends on all that came before.
-                x = tf.tanh(x)
-                v.assign_add(x)
-
-        graph = step.get_concrete_function(tf.TensorSpec([])).graph
-        asked, behind = [], {}
+        variables = [tf.Variable([0.0]) for _ in range(number)]
+        step = tf.function(lambda x: write(variables, x), autograph=False)
+        graph = step.get_concrete_function(tf.TensorSpec([1])).graph
+        asked, behind, counted = [], {}, {}
         with monkeypatch.context() as patch:
             patch.setattr(
                 tf.Operation, "inputs", property(lambda o: asked.append(o) or of(o))
             )
             for _, inside in graph.captures:
                 assert not is_added_to_and_set(inside, behind)
+                assert not is_set_at_a_count(inside, behind, counted)
         return len(asked)
 
     assert inputs_asked_for(40) < 2.5 * inputs_asked_for(20)

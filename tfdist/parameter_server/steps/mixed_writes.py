@@ -11,9 +11,12 @@ for what the step reads, c a condition (a branch is as `where` is), and f 0 or 1
 | `where(c, d, own)`, `own * f + d * (1 - f)`            | no: never added to |
 | `b * own + d`, `where(c, d, b * own + d)`              | no: an average     |
 | `where(c, 0, own + 1)`                                 | no: a counter      |
+
+Workers that read the same count set the same position, as in a ring buffer. An id, or the
+index of the nearest row, is no count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +35,19 @@ _PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "SplitV", "StridedSlice
 # By them, a variable in shards is read as a whole.
 _JOINING = ("ConcatV2", "DynamicStitch")
 
+# Operations that write at a position, and the index of their input that has it.
+_AT_A_POSITION = {
+    "ResourceScatterNdUpdate": 1,
+    "ResourceScatterUpdate": 1,
+    "ResourceStridedSliceAssign": 1,
+    "TensorScatterUpdate": 1,
+}
+# Operations that compute a position from a count.
+_OF_POSITIONS = (
+    *(*_SUMS, *_JOINING, "BroadcastTo", "Fill", "FloorDiv", "FloorMod", "GatherV2"),
+    *("Maximum", "Minimum", "Mod", "Mul", "Pack", "Range", "Tile"),
+)
+
 # Forms of a value: without the own value, the own value itself, a sum with it, and others.
 _FREE, _KEPT, _ADDED, _OTHER = (frozenset([form]) for form in range(4))
 
@@ -47,11 +63,25 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
     added: list[frozenset[int]] = []
     sets: list[frozenset[int]] = []
     for op in variable.writes:
-        is_sum = "Add" in op.type or "Sub" in op.type
-        (added if is_sum else sets).append(variable.forms(op.inputs[-1]))
+        (added if _is_sum(op) else sets).append(variable.forms(op.inputs[-1]))
     # To subtract from a variable what it was is to clear it.
     is_set = bool(sets) or any(forms != _FREE for forms in added)
     return (_FREE in added and is_set) or frozenset().union(*sets) >= _ADDED | _FREE
+
+
+def is_set_at_a_count(
+    handle: tf.Tensor, behind: dict[Any, dict[str, int]], counted: dict[Any, bool]
+) -> bool:
+    """Returns True if a graph sets a part of a variable at a position that it counts.
+
+    `counted` is an empty dictionary, for all variables of the graph the same.
+    """
+    variable = _Variable(handle, behind)
+    return any(variable.is_counted(each, counted) for each in variable.positions())
+
+
+def _is_sum(write: tf.Operation) -> bool:
+    return "Add" in write.type or "Sub" in write.type
 
 
 class _Variable:
@@ -93,6 +123,42 @@ class _Variable:
         if (masked := self._masked(tensor)) is not None:
             return self.forms(masked[0]) | _FREE
         return self._of_sum(op) if op.type in _SUMS else _OTHER
+
+    def positions(self) -> Iterator[tf.Tensor]:
+        """Yields the positions of the parts of the variable that the step sets."""
+        for op in self.writes:
+            if op.type == "AssignVariableOp":
+                op = self._origin(op.inputs[-1]).op
+                if not self._depends(op):
+                    continue
+            if op.type in _AT_A_POSITION:
+                yield op.inputs[_AT_A_POSITION[op.type]]
+
+    def is_counted(self, position: tf.Tensor, counted: dict[Any, bool]) -> bool:
+        """Returns True if a position is computed from a variable that the step counts."""
+        pending, walked = [position], set()
+        while pending:
+            op = self._origin(pending.pop()).op
+            if op.type in _READS:
+                op = self._origin(op.inputs[0]).op
+                if op not in counted:
+                    counted[op] = _Variable(op.outputs[0], self._behind).counts()
+                if counted[op]:
+                    return True
+            elif op.type in _OF_POSITIONS and op not in counted and op not in walked:
+                walked.add(op)
+                pending += op.inputs
+        counted |= dict.fromkeys(walked, False)
+        return False
+
+    def counts(self) -> bool:
+        """Returns True if the step adds to the variable, or sets a number from itself."""
+        is_number = all(op.outputs[0].shape.rank == 0 for op in self._reads)
+        for op in self.writes:
+            is_sum, is_own = _is_sum(op), self._depends(op.inputs[-1].op)
+            if is_sum != is_own and (is_sum or is_number):
+                return True
+        return False
 
     def _any(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         return frozenset().union(*map(self.forms, tensors))

@@ -3,6 +3,8 @@
 Each raises an error before the first step, with the reason and an alternative.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,8 +14,13 @@ from tfdist import _tf
 from tfdist._support.authors import Author, made_in
 from tfdist._support.refusal import RefusalError
 from tfdist.keras import captures
+from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
-from tfdist.parameter_server.steps.mixed_writes import is_added_to_and_set
+from tfdist.parameter_server.step_graph.step_graph import is_checked_later
+from tfdist.parameter_server.steps.mixed_writes import (
+    is_added_to_and_set,
+    is_set_at_a_count,
+)
 from tfdist.variables.reserved_rows import tables_that_grow
 
 _LOSES_UPDATES = (
@@ -24,12 +31,20 @@ _ON_CHIEF_ONLY = (
     "It exists on the chief only. Every worker has a copy of a tf.lookup.StaticHashTable "
     "if it is created inside"
 )
+_ACCUMULATE = (
+    "To accumulate gradients, use a larger batch, or give the optimizer "
+    "gradient_accumulation_steps under tfdist.MultiWorkerMirroredStrategy() or, in fit, "
+    "under consistency=tfdist.Synchronous(). Or train with one worker"
+)
 _ADDS_AND_SETS = (
     "and also sets or resets what it adds to. Other workers add in between, so what they "
-    "add would be lost or counted twice. Let the step only add, and reset between epochs, "
-    "in a callback. To accumulate gradients, use a larger batch, or give the optimizer "
-    "gradient_accumulation_steps, under consistency=tfdist.Synchronous() or "
-    "tfdist.MultiWorkerMirroredStrategy(). Or train with one worker"
+    "add would be lost or counted twice. Let the step only add, and reset where no step "
+    "is in flight: between epochs in a callback, or after strategy.coordinator.join() in "
+    f"a loop of your own. {_ACCUMULATE}"
+)
+_SETS_AT_A_COUNT = (
+    "at a position that it counts. Workers that read the same count would set the same "
+    f"position, so that all but one of their values would be lost. {_ACCUMULATE}"
 )
 _SETS_WEIGHTS = (
     "which an optimizer updates, so that updates of other workers would be lost. Compute "
@@ -187,31 +202,50 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_sets(function: Any, model: Any) -> None:
+def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
     """Checks that workers do not set what others add to at the same time.
 
+    If there is a model, the error has the names that it gives to its variables.
+
     Raises:
-        AsynchronousTrainingError: If a step adds to a variable that is not trained, or
-            an optimizer does to a weight, and the step also sets it, on more than one
-            worker.
+        AsynchronousTrainingError: If, on more than one worker, a step sets a variable to
+            which it adds, a position that it counts, or a weight that its optimizer updates.
     """
-    strategy = model.distribute_strategy
     if strategy.num_replicas == 1:
         return
-    inside = {id(outer): inner for outer, inner in function.graph.captures}
-    handles = [outer for outer, _ in function.graph.captures]
-    known = [each for each, _ in strategy.extended.placed.of_handles(handles)]
-    weights = [each for each in known if each.is_updated and each.is_set]
+    pairs = [(outermost(o), i) for o, i in graph.captures if o.dtype == tf.resource]
+    placed = strategy.extended.placed.of_handles(outer for outer, _ in pairs)
+    inside = {id(outer): inner for outer, inner in pairs}
     # A row of a table that grows is set before anyone adds to it.
-    states = [v for v in known if not v.is_updated and v.rows_in_use is None]
+    states = [v for v, _ in placed if not v.is_updated and v.rows_in_use is None]
+    handles = [(v, inside[id(v.handle)]) for v in states]
     behind: dict[Any, dict[str, int]] = {}
-    mixed = [v for v in states if is_added_to_and_set(inside[id(v.handle)], behind)]
-    if found := mixed or weights:
-        names = captures.names_of_handles(function.graph, model)
-        # Shards have the name of their variable.
-        unique = dict.fromkeys(names.get(id(v.handle), v.name) for v in found)
-        what, why = ("adds to", _ADDS_AND_SETS) if mixed else ("sets", _SETS_WEIGHTS)
-        raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
+    counted: dict[Any, bool] = {}
+    added = [v for v, handle in handles if is_added_to_and_set(handle, behind)]
+    parts = [v for v, handle in handles if is_set_at_a_count(handle, behind, counted)]
+    weights = [v for v, _ in placed if v.is_updated and v.is_set]
+    if not (found := added or parts or weights):
+        return
+    names = {id(v.handle): name for v, name in placed}
+    if model is not None:
+        names |= captures.names_of_handles(graph, model)
+    # Shards have the name of their variable.
+    unique = dict.fromkeys(names[id(v.handle)] for v in found)
+    what, why = ("adds to", _ADDS_AND_SETS) if added else ("sets", _SETS_WEIGHTS)
+    if found is parts:
+        why = _SETS_AT_A_COUNT
+    raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
+
+
+@contextlib.contextmanager
+def checking_sets(strategy: Any) -> Iterator[None]:
+    """Checks a step of the user's own loop once it is traced, as `check_sets` does."""
+    is_checked = not (tf.executing_eagerly() or is_checked_later.get())
+    if is_checked:
+        strategy.extended.placed.note_writes_of(function_being_traced())
+    yield
+    if is_checked:
+        check_sets(tf.compat.v1.get_default_graph(), strategy)
 
 
 def _outside(names: list[str], why: str) -> str:

@@ -12,10 +12,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
-from tfdist.parameter_server.steps.refusals import (
-    check_captures,
-    check_sets,
-)
+from tfdist.parameter_server.steps.refusals import check_captures, check_sets
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
@@ -30,12 +27,12 @@ def trace_for_workers(
     """
     # Before the trace, which captures the tables that there are.
     _give_tables(model)
-    for variable, _ in model.distribute_strategy.extended.placed.existing():
-        variable.is_updated = variable.is_set = False
+    strategy = model.distribute_strategy
+    strategy.extended.placed.note_writes_of(make)
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
-    check_sets(function.step.function, model)
+    check_sets(function.step.function.graph, strategy, model)
     return function
 
 
