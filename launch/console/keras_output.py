@@ -77,7 +77,7 @@ class KerasFit:
 
     @property
     def advice(self) -> str:
-        """What to tell the user at the end of a job that failed, or ''."""
+        """Advice for the user at the end of a failed job, or ''."""
         if not self._strategy:
             return ""
         return (
