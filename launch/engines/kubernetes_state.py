@@ -1,4 +1,4 @@
-"""What the objects of a job say of it: pure functions of what Kubernetes tells."""
+"""Pure functions that derive the state of a job from its Kubernetes objects."""
 
 import json
 import signal
