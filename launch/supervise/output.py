@@ -46,7 +46,7 @@ class Output:
 
     @property
     def notice(self) -> str:
-        """What to tell the user before the first line, or ''."""
+        """Notice for the user before the first line of output, or ''."""
         if not self._quiet or self._leader is None:
             return ""
         return (
@@ -95,7 +95,7 @@ class Output:
 
     @property
     def advice(self) -> str:
-        """What to tell the user of a job that failed, or ''."""
+        """Advice for the user at the end of a failed job, or ''."""
         return self._fit.advice
 
     def last_words(self, task: TaskProcess) -> str:
