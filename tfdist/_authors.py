@@ -1,4 +1,4 @@
-"""Who wrote a line of code, by the path of its file: the program, or which library.
+"""Authorship of lines of code, by the paths of their files.
 
 So errors about a program name its lines alone. Where tfdist refuses a model, or a step fails
 on a worker, the sentence says why and names the line; the calls within tfdist, Keras and
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Author(enum.Enum):
-    """Who wrote a file."""
+    """Author of a file."""
 
     PROGRAM = "the program"
     PACKAGE = "an installed package, as unknown as the program"
