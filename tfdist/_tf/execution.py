@@ -1,4 +1,4 @@
-"""How this process executes: devices, threads and peers; executors, and waits for results."""
+"""Execution in this process: devices, threads, peers, executors, waits for results."""
 
 import copy
 import re

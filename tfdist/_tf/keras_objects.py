@@ -1,4 +1,4 @@
-"""What Keras's objects keep to themselves, and its seeds and TensorFlow's."""
+"""Internal state of Keras's objects, and the seeds of Keras and TensorFlow."""
 
 import contextlib
 import random

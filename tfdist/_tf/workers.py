@@ -214,7 +214,7 @@ def has_run(output: Any, timeout: float) -> bool:
 
 
 def was_lost(output: Any) -> bool:
-    """Whether the worker was lost on which a function was to run, which has ended.
+    """Returns True if a function has ended because its worker was lost.
 
     Raises:
         tf.errors.OpError: If the function has failed.
