@@ -24,7 +24,7 @@ Chunk = list[tf.Tensor]
 
 
 class Parcel(NamedTuple):
-    """What one device sends another in one step, in one message per segment."""
+    """The chunks that one device sends another in one step, one message per segment."""
 
     sender: int
     receiver: int

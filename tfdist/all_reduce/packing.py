@@ -1,4 +1,4 @@
-"""Which tensors travel together, and where their bucket is split.
+"""Buckets of tensors that travel together, and the places where buckets are split.
 
 A gradient of a few bytes costs as many messages as a large one, and a gradient of a
 gigabyte keeps all others waiting. So tensors are packed into buckets, a bucket is split

@@ -1,4 +1,4 @@
-"""Who sends which chunk of a tensor to whom, and when: all-reduce as plain data.
+"""Schedules of all-reduce as plain data: transfers of chunks, step by step.
 
 Every device has a tensor of the same shape, and finally each has the sum of all. A
 schedule splits the tensor into chunks, and says which transfers happen in which step.
@@ -112,7 +112,7 @@ class Schedule:
 
     @property
     def links(self) -> dict[tuple[int, int], Fraction]:
-        """What each sender sends each receiver, as a multiple of the tensor's size."""
+        """Sizes sent on each (sender, receiver) link, relative to the tensor's size."""
         chunks = Counter((each.sender, each.receiver) for each in self.transfers)
         return {link: Fraction(n, self.num_chunks) for link, n in chunks.items()}
 
