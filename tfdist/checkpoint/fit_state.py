@@ -1,4 +1,4 @@
-"""What a checkpoint of a `fit` holds, and how another process continues from there."""
+"""Contents of a `fit` checkpoint, and continuation from it in another process."""
 
 import logging
 import sys

@@ -229,7 +229,7 @@ class KeptFit(keras.callbacks.Callback):
             )
 
     def _is_due(self, batch: int) -> bool:
-        """Whether a checkpoint is due, which all processes find at the same step.
+        """Returns True if a checkpoint is due; all processes agree on the step.
 
         Cost: a message of 8 bytes per process, each second and at the start of each epoch.
         """
