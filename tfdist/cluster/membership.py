@@ -187,7 +187,7 @@ class JoinsOnce:
 
 
 class Membership:
-    """Whether this process has joined a cluster. TensorFlow allows that only once."""
+    """Cluster membership of this process, which TensorFlow allows only once."""
 
     def __init__(self) -> None:
         # With the process id, since the fork of a process that joined has not joined.

@@ -1,4 +1,4 @@
-"""Which workers take part in a running program: some come later, and some go away."""
+"""Workers that take part in a running program, and may join late or leave."""
 
 import logging
 import os

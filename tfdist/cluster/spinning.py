@@ -1,4 +1,4 @@
-"""Whether the idle threads of a process spin, or sleep until there is work.
+"""Choice between idle threads that spin and idle threads that sleep.
 
 A thread of TensorFlow that runs out of work looks for more in a loop before it sleeps.
 That is a bet on work within microseconds. A step on parameter servers mostly waits for
