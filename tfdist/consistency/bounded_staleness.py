@@ -69,7 +69,7 @@ class BoundedStaleness:
         return _feasible([*self._rooms(state, step), self.max_staleness - writing])
 
     def may_write(self, step: Step, state: State) -> bool:
-        """Whether all other steps can still keep the bound if this one writes now."""
+        """Returns True if all other steps can still keep the bound after this write."""
         return _feasible(room - 1 for room in self._rooms(state, step))
 
     def counts(self, gradient: Gradient, state: State) -> bool:
@@ -86,7 +86,7 @@ class BoundedStaleness:
 
 
 def _feasible(rooms: Iterable[float]) -> bool:
-    """Whether steps that can each bear a number of writes before their own can all write.
+    """Returns True if all steps can write, each after at most its room of others.
 
     One by one, the one with the least room first: the schedule of earliest deadlines, which
     is feasible if any is (J. R. Jackson, 1955). So the oldest step may always write, and

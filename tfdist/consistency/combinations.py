@@ -1,4 +1,4 @@
-"""What follows from a policy: who has to be asked, and what it goes together with. Pure."""
+"""Combinations of a policy with other arguments, and policies that never wait. Pure."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from tfdist.consistency.policy import Gradient, Phase, State, Step
 
 @dataclass
 class Released:
-    """What may continue after an event.
+    """The steps and gradients that an event releases.
 
     Attributes:
         started: The workers whose steps may start.

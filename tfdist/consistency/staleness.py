@@ -1,4 +1,4 @@
-"""How stale steps were, and how long workers waited. Pure."""
+"""Reports of how stale steps were and how long workers waited. Pure."""
 
 import os
 from dataclasses import dataclass

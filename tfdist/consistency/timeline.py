@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class StepTimes(NamedTuple):
-    """When a step did what: seconds since the epoch of Unix.
+    """The times of one step, in seconds since the Unix epoch.
 
     Those of `pulled` and `pushed` are of the clock of the worker's machine, and all others
     of that of the ps at which steps take their turns.
