@@ -1,4 +1,4 @@
-"""Where the rows of an array are in a file."""
+"""Positions of an array's rows in a file."""
 
 import mmap
 import os
@@ -31,7 +31,7 @@ class ArrayFile:
 
     @property
     def end(self) -> int:
-        """Where the last row ends, in elements."""
+        """The end of the last row, in elements."""
         return self.offset + int(np.prod(self.shape))
 
 

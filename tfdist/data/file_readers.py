@@ -97,7 +97,7 @@ def _is_name(node: Any) -> bool:
 
 
 def _is_empty(node: Any) -> bool:
-    """Whether a node is a constant without any value, or with an empty string."""
+    """Returns True if a node is a constant without values, or with an empty string."""
     if node is None or node.op != "Const":
         return False
     tensor = node.attr["value"].tensor

@@ -1,4 +1,4 @@
-"""What a pipeline costs on each worker, and what would help."""
+"""Reports of a pipeline's cost on each worker, with advice."""
 
 import statistics
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _HELPS = {
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """How long each worker takes to read a batch, stage by stage.
+    """The time that each worker takes to read a batch, stage by stage.
 
     Attributes:
         stages: What is done for a batch, such as "reading", "map 1" and "batch", in order.
@@ -71,7 +71,7 @@ class PipelineReport:
 
     @property
     def helps(self) -> str:
-        """What would help, by the stage that costs most on all workers together.
+        """Advice for the stage that costs most on all workers together.
 
         >>> PipelineReport(("reading", "batch"), ((0.1, 0.2),), (40.0,)).helps
         'nothing here: reading is 1% of a step, and the steps themselves are the rest'

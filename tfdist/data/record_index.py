@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file begin.
+"""Offsets of the records in a TFRecord file.
 
 A record is its length in 8 bytes, a checksum of 4, that many bytes, and a checksum of 4:
 https://www.tensorflow.org/tutorials/load_data/tfrecord. Only the lengths are read.
@@ -65,7 +65,7 @@ def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
 
 
 def _is_record(header: bytes) -> bool:
-    """Whether the checksum of a record's length is right: any length may look compressed."""
+    """Returns True if the checksum is right; a length may look like compressed data."""
     crc = 0xFFFFFFFF
     for byte in header[:8]:
         crc ^= byte

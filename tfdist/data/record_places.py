@@ -1,4 +1,4 @@
-"""Where the records of TFRecord files are: a string for each, which is a lease.
+"""Places of records in TFRecord files, each a string that serves as a lease.
 
 The chief looks into a file when its turn comes, in each iteration, as a reader of its
 records would. What it finds is kept while the file does not change.

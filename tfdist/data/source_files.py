@@ -79,7 +79,7 @@ class SourceFiles:
 
     @property
     def digest(self) -> str:
-        """What is another one once a file has another size, or was written again."""
+        """A digest that changes if a file is written again or changes its size."""
         told = [(each.size, each.modified) for each in self.files]
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
