@@ -36,7 +36,7 @@ def aggregated_bytes(
 
 @dataclass(frozen=True)
 class LookupBytes:
-    """What lookups have moved, and would have moved on either route, in bytes.
+    """The bytes that lookups have moved, and would have moved on either route.
 
     Attributes:
         moved: What was moved, as the cost model counts it.

@@ -1,4 +1,4 @@
-"""Which rows a table gives up: decided between steps, from what is known of each row."""
+"""Eviction rules, which choose rows between steps by age, count or norm."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ HOUR = 3600.0  # seconds
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of some rows.
+    """The statistics of some rows.
 
     Attributes:
         age: Seconds since a training step last looked each row up.

@@ -1,4 +1,4 @@
-"""What layers have in common whose tables grow: arguments, and what is done to a table."""
+"""Base class of layers whose tables grow."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _CHUNK = 1_000_000  # rows
 
 
 class GrowingLayer(keras.layers.Layer):
-    """What layers have in common whose table grows; their arguments are `DynamicEmbedding`'s.
+    """Base class of layers whose table grows. Arguments are as in `DynamicEmbedding`.
 
     Attributes:
         table: The rows and their ids; a `SortedTable` of a layer that is frozen.
@@ -81,7 +81,7 @@ class GrowingLayer(keras.layers.Layer):
 
     @property
     def seed(self) -> int:
-        """What the first rows depend on, besides the ids: that of a checkpoint, once read."""
+        """The seed of first rows; once a checkpoint is read, the checkpoint's seed."""
         if not self.built or self.is_frozen:
             return self.origin.seed
         return int(self.table.shards[0].seed())

@@ -1,4 +1,4 @@
-"""Which values are ids: whole numbers that fit into int64, or strings."""
+"""Conversion of values to ids: integers that fit into int64, or hashes of strings."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a row begins with: a function of (seed, id, column), whoever creates it, and when."""
+"""First values of rows, which depend on (seed, id, column) alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -134,7 +134,7 @@ class DynamicEmbeddingBag(GrowingLayer):
 
     @property
     def _checked(self) -> checks.Table:
-        """What a batch is checked against, which has no bounds of ids."""
+        """The table that batches are checked against, which has no bounds of ids."""
         dtype = tf.as_dtype(self.variable_dtype)
         return checks.Table(None, [], self.output_dim, dtype, self.path, DIV)
 

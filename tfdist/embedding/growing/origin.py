@@ -1,4 +1,4 @@
-"""What the rows of a table began with, which a checkpoint has with them."""
+"""Origin of a table's first rows, which its checkpoints record."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Origin:
-    """What turned ids into first rows.
+    """The parameters that turn ids into first rows.
 
     Attributes:
         seed: That of the first rows.

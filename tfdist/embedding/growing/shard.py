@@ -252,7 +252,7 @@ class Shard:
                 return tf.identity(tf.size(rows))
 
     def _change_to(self, rows: tf.Tensor, used: tf.Tensor | int) -> tf.Tensor:
-        """What makes the state that of these rows."""
+        """Returns the change that makes the state that of these rows."""
         count = tf.size(rows, tf.int64)
         last = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0))
         used = tf.maximum(last + 1, tf.cast(used, tf.int64))
