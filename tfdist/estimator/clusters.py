@@ -15,7 +15,7 @@ from tfdist.synchronous.ring import RingStrategy
 
 
 class StrategyKind(Enum):
-    """How the tasks of a cluster train one model."""
+    """The way in which the tasks of a cluster train one model."""
 
     DEVICE_SETTER = "no strategy"
     PARAMETER_SERVER = "ParameterServerStrategy"

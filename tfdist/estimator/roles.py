@@ -1,4 +1,4 @@
-"""What each task of a cluster does, chief, worker, ps or evaluator, and its server.
+"""Roles of a cluster's tasks (chief, worker, ps, evaluator), and their servers.
 
 The public functions stand in for `tensorflow.python.distribute.estimator_training`,
 which TensorFlow 2.16 removed. tensorflow-estimator calls them.

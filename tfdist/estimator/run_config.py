@@ -18,7 +18,7 @@ _Base: Any = _tf.module("run_config").RunConfig
 
 @dataclass(frozen=True)
 class _SynchronousTask:
-    """What a worker knows about its cluster. The names are those of `RunConfig`."""
+    """A worker's view of its cluster, with the attribute names of `RunConfig`."""
 
     config: tf_config.TFConfig
 
