@@ -129,15 +129,15 @@ class FederatedAveraging:
 
     @property
     def sampler(self) -> ClientSampling:
-        """Who takes part in which round."""
+        """The rule that chooses the clients of each round."""
         return self.sampling or FixedSampling(self.fraction, self.seed)
 
     def learning_rate_factor(self, round_index: int) -> float:
-        """By what a round multiplies the clients' learning rate."""
+        """Returns the factor of the clients' learning rate in a round."""
         return self.learning_rate_decay**round_index
 
     def expected_clients(self, num_clients: int) -> float:
-        """How many clients take part in a round of privacy, on average."""
+        """Returns the expected number of clients in a round with privacy."""
         sampler = self.sampler
         if isinstance(sampler, PoissonSampling):
             return sampler.fraction * num_clients

@@ -1,4 +1,4 @@
-"""What simulated clients do besides training: vanish, be slow, attack."""
+"""Behavior of simulated clients besides training: dropout, delays and attacks."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ _VANISH = 3  # Behind a seed, so that draws for different purposes differ.
 
 
 class Answers(NamedTuple):
-    """Who answers in a round, and when it ends, in simulated seconds.
+    """The clients that answer in a round, and its end in simulated seconds.
 
     `vanished` were asked, and send nothing; the updates of `late` come after the deadline.
     """
@@ -26,7 +26,7 @@ class Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClientBehavior:
-    """How the clients of a simulation behave.
+    """The behavior of a simulation's clients.
 
     Args:
         dropout: The probability that a client vanishes in the middle of a round, from 0 to

@@ -1,4 +1,4 @@
-"""What each client has added to a model, so that it can be taken out.
+"""Contributions of clients to a model, recorded so that they can be removed.
 
 Where the server's step is linear in the updates, the model is its first weights and a sum
 with a term per client. Subtracting such terms is the first step of Wu, Zhu and Mitra,

@@ -1,4 +1,4 @@
-"""How the server applies the update of a round.
+"""Server optimizers, which apply the update of a round.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021: the mean of what clients changed
 is a pseudo-gradient. Each optimizer is a value; its state is passed in and returned.

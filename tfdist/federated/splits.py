@@ -1,4 +1,4 @@
-"""How examples are divided among clients: by chance, by label, by amount.
+"""Splits of examples among clients: by chance, by label or by amount.
 
 Each function takes the labels of all examples, and returns an array of indices per client.
 Every example goes to one client, and the same seed gives the same split.

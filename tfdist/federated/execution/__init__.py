@@ -1,1 +1,1 @@
-"""What runs the rounds of `tfdist.federated` on TensorFlow: clients' training, simulation."""
+"""Execution of `tfdist.federated` on TensorFlow: clients' training, simulation."""

@@ -1,4 +1,4 @@
-"""What a model and a client's examples must be, before a graph is made of them."""
+"""Checks of a model and clients' examples before a graph is made of them."""
 
 from typing import Any
 

@@ -274,7 +274,7 @@ class ClientTraining:
 
 
 def _bounds(batches: Sequence[LocalBatches]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each batch begins among all rows, and each client among all batches."""
+    """Returns the bounds of batches among all rows, and of clients among batches."""
     sizes = np.concatenate([each.sizes for each in batches])
     steps = [len(each.sizes) for each in batches]
     return (

@@ -1,4 +1,4 @@
-"""What a user sees of a round: logs, a line, Keras callbacks."""
+"""Logs of a round for the user: as a line of text, and for Keras callbacks."""
 
 from collections.abc import Sequence
 from typing import Any

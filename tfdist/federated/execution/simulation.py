@@ -247,7 +247,7 @@ class Simulation:
 
     @property
     def _is_mean_enough(self) -> bool:
-        """Whether a worker may send the mean of its clients' updates in place of them."""
+        """True if a worker may send one mean of its clients' updates instead."""
         return (
             self._workers.num_workers > 1
             and self.averaging.rule == WeightedMean()

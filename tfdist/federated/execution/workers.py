@@ -82,12 +82,12 @@ class Workers(JoinsOnce):
 
     @property
     def num_workers(self) -> int:
-        """How many take part."""
+        """The number of workers that take part."""
         return len(self._exchange.members.present)
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes came to this worker from others."""
+        """The number of bytes that this worker has received from others."""
         return self._exchange.received_bytes
 
     def share(self, clients: Sequence[int]) -> list[int]:
