@@ -1,4 +1,4 @@
-"""What a program did before its first import of TensorFlow, which a fork has done already.
+"""Checks on a program's first import of TensorFlow, which a fork has already done.
 
     os.environ["KERAS_BACKEND"] = "jax"
     import keras
@@ -85,7 +85,7 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def is_import_setting(name: str) -> bool:
-    """Whether TensorFlow, Keras or a package they use may read a variable on import.
+    """Returns True if TensorFlow, Keras or a dependency may read `name` on import.
 
     >>> [is_import_setting(name) for name in ("KERAS_BACKEND", "HOME", "TF_CONFIG")]
     [True, True, False]

@@ -13,7 +13,7 @@ _MAIN = "__main__"
 
 
 class Program:
-    """What a task runs: a script or a module, with its arguments.
+    """The script or module that a task runs, with its arguments.
 
     `namespace` has the globals of its `__main__`; `directory` is what the interpreter
     would put first on `sys.path`, or None. Raises ValueError for another kind of
