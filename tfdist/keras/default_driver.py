@@ -1,4 +1,4 @@
-"""How a strategy trains Keras models, with as little of Keras changed as possible."""
+"""Training of Keras models under a strategy, with few changes to Keras."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ Logs = dict[str, Any]
 
 
 class DefaultDriver:
-    """How a strategy trains Keras models: a step at a time, on data of this process.
+    """Trains Keras models a step at a time, on the data of this process.
 
     A strategy supplies its driver as the attribute `fit_driver`. Its class overrides what
     it does differently. The least is `train_step_function`, and `test_step_function` and

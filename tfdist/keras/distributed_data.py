@@ -1,4 +1,4 @@
-"""What a strategy has distributed, as data for `fit`, which divides batches itself."""
+"""Distributed datasets as data for `fit`, which divides batches itself."""
 
 import functools
 from collections.abc import Callable, Sequence

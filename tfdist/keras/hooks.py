@@ -94,7 +94,7 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
 
 
 def _is_explained(model: Any, error: Exception) -> bool:
-    """Whether the sentence of an error says it all, and its traceback may be short."""
+    """Returns True if an error's message suffices, so its traceback may be short."""
     is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
     return (
         keras.config.is_traceback_filtering_enabled()

@@ -1,4 +1,4 @@
-"""What `fit` tells the launcher: its epochs, in a file, and how fast it is, by a pipe."""
+"""Reports of `fit` to the launcher: epochs in a file, and the speed by a pipe."""
 
 import contextlib
 import os
