@@ -18,7 +18,7 @@ def check_on_stall(on_stall: str | None) -> None:
 
 
 class Kind(Enum):
-    """What training waits for."""
+    """The reason why training waits."""
 
     TASK = "no answer from a task"
     STEPS = "every task answers, and no step has finished"
@@ -42,7 +42,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the chief knows at one moment. All times are in seconds.
+    """The chief's knowledge at one moment. All times are in seconds.
 
     Attributes:
         working: Whether the program needs the cluster. Between two calls of `fit` it
