@@ -1,4 +1,4 @@
-"""What `fit` does at the beginning and at the end of epochs, as callbacks."""
+"""Callbacks that run at the beginning and at the end of epochs of `fit`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

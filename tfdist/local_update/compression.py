@@ -1,4 +1,4 @@
-"""What vectors are sent as: full precision, bfloat16 or int8 with error feedback."""
+"""Encodings of vectors: full precision, bfloat16 or int8 with error feedback."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ _ROW = _SCALE + BLOCK
 
 
 class Narrow(Protocol):
-    """How numbers are written in fewer bits. The size depends on their count alone.
+    """Encodes numbers in fewer bits. The size depends on their count alone.
 
     Attributes:
         block: How many elements are written together. The bytes of a block follow those of
@@ -188,7 +188,7 @@ class ErrorFeedback:
 
 
 class Wire:
-    """What one worker sends: vectors of its own, and means of its part of all vectors."""
+    """The two streams of one worker: its vectors, and means of its part of them all."""
 
     def __init__(self, coder: Coder) -> None:
         self.coder = coder

@@ -1,4 +1,4 @@
-"""How `fit` trains under a `LocalUpdateStrategy`."""
+"""Training by `fit` under a `LocalUpdateStrategy`."""
 
 import contextlib
 import dataclasses

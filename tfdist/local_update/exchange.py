@@ -1,4 +1,4 @@
-"""What workers compute together from what each has put into its mailbox.
+"""Collective computations on what the workers put into their mailboxes.
 
 It works on any `Transport`, with numpy alone. A worker that is lost leaves: the others go
 on without it.

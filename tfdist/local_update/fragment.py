@@ -89,7 +89,7 @@ class Fragment:
 
     @property
     def state(self) -> np.ndarray:
-        """What models are compared with, the same on all workers: a vector."""
+        """The vector that models are compared with, the same on all workers."""
         outer = self._outer.state if self._outer is not None else self._reference[:0]
         return np.concatenate([self._reference, outer])
 

@@ -1,4 +1,4 @@
-"""What a worker that comes back while `fit` runs is given, and how it continues from it."""
+"""State for a worker that rejoins a running `fit`, and continuation from it."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from tfdist.peers.callbacks import resume_at
 
 @dataclasses.dataclass
 class FitPlace:
-    """Where in a call of `fit` a worker is.
+    """The position of a worker in a call of `fit`.
 
     Attributes:
         fit: Which call it is, from 1.

@@ -1,4 +1,4 @@
-"""How a process becomes one of the workers that exchange vectors."""
+"""Startup of a process as one of the workers that exchange vectors."""
 
 from typing import NamedTuple
 

@@ -13,7 +13,7 @@ from tfdist.local_update.rejoin import Record
 
 
 class LocalPeers:
-    """Those that take part, with what checks, shards and copies need of a strategy."""
+    """The workers that take part, with what checks, shards and copies need."""
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:
         self._exchange = exchange
@@ -52,14 +52,14 @@ class LocalPeers:
 
     @property
     def num_workers(self) -> int:
-        """How many take part."""
+        """The number of workers that take part."""
         return len(self._members.present)
 
     num_replicas = num_workers
 
     @property
     def num_all(self) -> int:
-        """How many there are, those that do not take part included."""
+        """The number of all workers, including those that do not take part."""
         return len(self._names)
 
     @property

@@ -1,4 +1,4 @@
-"""What a worker puts into its mailbox, a header and bytes, and how others get it.
+"""Messages in workers' mailboxes, a header and bytes, and how others read them.
 
 The header is a row of int64: the key, the offset of the payload in the vector that it is
 part of, the call that it belongs to, and the version of each worker.
@@ -20,7 +20,7 @@ LEFT = 1 << 62
 
 
 class Call(enum.IntEnum):
-    """What workers compute together with a message."""
+    """The computation of the workers that a message belongs to."""
 
     GATHER = 0
     MEAN = 1

@@ -59,7 +59,7 @@ def in_turn(
 
 
 class Messenger:
-    """What a worker publishes and collects, under keys that all workers count alike.
+    """Publishes and collects messages under keys that all workers count alike.
 
     `timeout`, in seconds, is for the log alone.
 

@@ -1,4 +1,4 @@
-"""When which part of a model is mixed, and what happens to it meanwhile."""
+"""Mixes of a model's fragments: their timing, and the steps that run meanwhile."""
 
 import itertools
 from collections.abc import Callable
@@ -115,7 +115,7 @@ class Mix:
 
     @property
     def state(self) -> tuple[dict[str, list[int]], list[np.ndarray]]:
-        """What another worker needs to mix the same model: plain data, and arrays."""
+        """Plain data and arrays that another worker needs to mix the same model."""
         places = {
             "rounds": self._rounds.place,
             "mixes": [fragment.mixes for fragment in self.fragments],

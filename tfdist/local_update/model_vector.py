@@ -47,7 +47,7 @@ class ModelVector:
 
     @property
     def num_trainable(self) -> int:
-        """How many elements the trainable variables have together."""
+        """The number of elements of all trainable variables together."""
         return sum(self.sizes[: self.count_trainable])
 
     @property

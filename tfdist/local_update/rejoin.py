@@ -27,7 +27,7 @@ class RejoinError(RuntimeError):
 
 @dataclasses.dataclass
 class Record:
-    """What workers told each other as `fit` started, in order.
+    """Values that workers told each other as `fit` started, in order.
 
     Attributes:
         numbers: For each time, the numbers of each worker.
@@ -65,7 +65,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a worker that was started again asks for.
+    """The request of a restarted worker to rejoin.
 
     Attributes:
         worker: Its index.
@@ -92,7 +92,7 @@ class Request:
 
 
 class Move(enum.Enum):
-    """What a worker that was started again does next."""
+    """The next move of a restarted worker."""
 
     LEAVE = "tell the others that the process which they wait for has ended"
     ASK = "ask to take part again"

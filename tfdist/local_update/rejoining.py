@@ -1,4 +1,4 @@
-"""How a worker that was started again comes to take part in what the others do."""
+"""Return of a restarted worker to the exchanges of the others."""
 
 import dataclasses
 import logging

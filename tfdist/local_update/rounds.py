@@ -1,4 +1,4 @@
-"""When models are mixed, in which parts, and what becomes of steps that run meanwhile.
+"""Rounds of local steps, after which fragments of the models are mixed.
 
 After every H local steps, in fragments, and at the end.
 """
@@ -56,7 +56,7 @@ class Rounds:
 
     @property
     def place(self) -> list[int]:
-        """Where in a round this is: its step, and each fragment's steps since its mix.
+        """The position in a round: its step, and each fragment's steps since its mix.
 
         >>> rounds, other = Rounds(4), Rounds(4)
         >>> _ = rounds.step(), rounds.step(), rounds.step()

@@ -13,7 +13,7 @@ from tfdist.peers.input import ShardedData
 
 @dataclasses.dataclass(frozen=True)
 class DataPlace:
-    """Where in its data a worker is.
+    """The position of a worker in its data.
 
     Attributes:
         sharers: The workers among which the rows of a batch are divided, by their indices.
@@ -46,7 +46,7 @@ class SharingPeers:
 
     @property
     def num_workers(self) -> int:
-        """How many share a batch."""
+        """The number of workers that share a batch."""
         return len(self.present)
 
     num_replicas = num_workers

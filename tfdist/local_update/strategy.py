@@ -195,7 +195,7 @@ class LocalUpdateStrategy(
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes of models and numbers this worker has received from others."""
+        """The bytes of models and numbers that this worker has received from others."""
         return self._exchange.received_bytes
 
 
