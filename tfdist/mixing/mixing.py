@@ -1,4 +1,4 @@
-"""Who mixes with whom: the question that policies answer, the mean, and gossip."""
+"""Interface of mixing policies, and two of them: the mean, and gossip."""
 
 import dataclasses
 from collections.abc import Callable, Collection

@@ -13,7 +13,7 @@ from tfdist.mixing import doubly_stochastic
 # Equal only to itself: arrays have no hash, and `_among` keeps what it finds by graph.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
-    """Who averages with whom, and with which weights.
+    """The weights with which participants average their models, round by round.
 
     Row i of a matrix has the weights with which participant i averages the models of all:
     if X has a model per row, `matrix @ X` has the models after a round. Rows and columns
@@ -126,7 +126,7 @@ class Topology:
 
     @functools.cached_property
     def second_eigenvalue(self) -> float:
-        """By which the distance from the mean shrinks per round: from 0, at once, to 1.
+        """The factor by which the distance from the mean shrinks per round, 0 to 1.
 
         The second largest modulus of an eigenvalue; with more than one matrix, of their
         product, as the geometric mean over its rounds. It bounds each round of one
