@@ -1,4 +1,4 @@
-"""Which layers a plan splits: those with which a step is faster, or only so fits."""
+"""Choice of the layers to split: if a step is faster so, or only fits so."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

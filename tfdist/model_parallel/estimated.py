@@ -1,4 +1,4 @@
-"""What each layer of a Keras model costs, estimated from shapes: nothing runs."""
+"""Costs of a Keras model's layers, estimated from shapes without running them."""
 
 import math
 from typing import Any

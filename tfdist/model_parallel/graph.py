@@ -132,7 +132,7 @@ class LayerGraph:
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """What is placed as one: layers, in the order of `order`."""
+        """The units that are placed as one: layers, in the order of `order`."""
         unit_of = {node.name: node.unit for node in self.nodes}
         return tuple(dict.fromkeys(unit_of[name] for name in self.order))
 

@@ -21,7 +21,7 @@ from tfdist.splitting.split import LayerMatrix
 
 @dataclass(frozen=True)
 class Call:
-    """What a layer has returned, and the seconds of its two computations.
+    """The output of a layer, and the seconds of its two computations.
 
     None of the output's tensors is one of its inputs.
     """

@@ -1,4 +1,4 @@
-"""What each layer of a Keras model costs, measured here and now."""
+"""Costs of a Keras model's layers, measured in this process."""
 
 import inspect
 import statistics

@@ -1,4 +1,4 @@
-"""In which order each stage of a pipeline computes its microbatches: plain data.
+"""Schedules of pipeline stages as plain data: each stage's order of microbatches.
 
 A model is cut into stages, and a batch into microbatches. Each stage computes a forward
 and a backward task for every microbatch, one at a time, in the order of its list.
@@ -33,7 +33,7 @@ class ScheduleError(ValueError):
 
 
 class Task(NamedTuple):
-    """What one stage computes for one microbatch: a `kind` of task and a number from 0."""
+    """The task of one stage for one microbatch: its `kind`, and a number from 0."""
 
     kind: str
     microbatch: int

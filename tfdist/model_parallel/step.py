@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 @dataclass
 class Run:
-    """What a simulated step has done, by the numbers of its tasks.
+    """The record of a simulated step, by the numbers of its tasks.
 
     `cause` is what each task waited for last: the number of a task, which sent it
     something or kept its device busy; `-2 - n` for message n; -1 for nothing. `ended`
