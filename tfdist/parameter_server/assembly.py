@@ -75,7 +75,7 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What sends steps to the workers, and hears of those that are lost."""
+    """The components that send steps to workers and hear of lost ones."""
 
     activity: Activity
     coordinator: tf.distribute.coordinator.ClusterCoordinator

@@ -1,4 +1,4 @@
-"""How often values move between the workers and the ps."""
+"""Arguments for how often values move between the workers and the ps."""
 
 import math
 import numbers

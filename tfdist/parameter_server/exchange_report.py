@@ -1,4 +1,4 @@
-"""What several workers' changes of each variable become. Pure."""
+"""Reports of how several workers' changes of each variable combine. Pure."""
 
 import logging
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ExchangeReport:
-    """What `exchange=Every(k)` does with the variables that steps have written.
+    """The effect of `exchange=Every(k)` on the variables that steps have written.
 
     Attributes:
         steps: The most steps between two exchanges.

@@ -1,4 +1,4 @@
-"""How a `ParameterServerStrategy` creates and updates variables."""
+"""Creation and update of variables under a `ParameterServerStrategy`."""
 
 import contextvars
 import functools
@@ -72,7 +72,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
 
     @property
     def seconds_per_byte(self) -> float:
-        """How long the link of a worker takes for a byte; 0 if it is not what binds.
+        """Seconds per byte on a worker's link; 0 if the link is no bottleneck.
 
         Measured once, when a worker is there.
         """

@@ -1,4 +1,4 @@
-"""How fast the link between a worker and a ps is."""
+"""Measurement of the link between a worker and a ps."""
 
 import time
 from typing import Any

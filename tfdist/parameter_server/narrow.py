@@ -1,4 +1,4 @@
-"""What a worker sends in bfloat16, and the feedback of what that loses.
+"""Values that workers send in bfloat16, with feedback of the rounding error.
 
 The upper half of a float32 has its range and 8 significant bits. A gradient so rounded keeps
 its error on the worker, which adds it to the gradient of its next step: so the sum of what

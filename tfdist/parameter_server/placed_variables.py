@@ -1,4 +1,4 @@
-"""Where the variables of a strategy live: decided before, and known once they exist."""
+"""Placement of a strategy's variables: decided before they exist, then recorded."""
 
 import dataclasses
 import weakref

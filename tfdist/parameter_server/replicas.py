@@ -1,4 +1,4 @@
-"""Which devices of the workers compute steps. Pure."""
+"""Devices of the workers that compute steps. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _DEVICE = re.compile(rf"{_WORKER}(\d+)/device:(\w+):\d+")
 
 @dataclass(frozen=True)
 class Replica:
-    """What computes one step after the other: a device of a worker.
+    """A device of a worker, which computes one step after the other.
 
     Attributes:
         worker: The index of the worker.

@@ -1,4 +1,4 @@
-"""What a `ParameterServerStrategy` is given, checked, with what the launcher asks for."""
+"""Validated arguments of a `ParameterServerStrategy`, with the launcher's requests."""
 
 import os
 from collections.abc import Callable

@@ -218,7 +218,7 @@ class ParameterServerStrategy(
 
     @property
     def consistency(self) -> Consistency:
-        """When a step may start, and which gradients count. Set it between epochs.
+        """The policy for when steps start and which gradients count.
 
         Raises:
             TypeError: If it is set to something that is not a policy.
@@ -238,7 +238,7 @@ class ParameterServerStrategy(
 
     @property
     def gate(self) -> Gate | None:
-        """Where the steps of the current policy take their turns, if they do."""
+        """The gate at which steps of the current policy take turns, or None."""
         return self.gates.of(self._consistency) if self._measures else None
 
     def staleness_report(self) -> StalenessReport:
@@ -294,7 +294,7 @@ class ParameterServerStrategy(
 
     @property
     def num_replicas(self) -> int:
-        """How many steps can be computed at the same time."""
+        """The number of steps that can be computed at the same time."""
         return len(self.replicas)
 
     @property

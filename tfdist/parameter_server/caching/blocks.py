@@ -24,7 +24,7 @@ _CHANGE = 0
 
 
 class BlockState(NamedTuple):
-    """What a worker has of a block.
+    """The state of a block on a worker.
 
     Attributes:
         value: The weight, with the worker's own changes.
@@ -232,7 +232,7 @@ def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
 
 
 def is_weight(variable: Any) -> bool:
-    """Whether workers may keep a variable: a weight of numbers that can be learned."""
+    """Returns True if workers may keep a variable: a non-empty weight of floats."""
     elements = variable.shape.num_elements()
     return bool(variable.is_weight and variable.dtype.is_floating and elements)
 

@@ -234,7 +234,7 @@ class CachedSteps:
 
 
 class Caches:
-    """What the workers of a strategy keep."""
+    """The values that the workers of a strategy keep."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy

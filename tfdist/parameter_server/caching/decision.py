@@ -1,4 +1,4 @@
-"""When a block of variables moves between a worker and its ps. Pure.
+"""Decision to move a block of variables between a worker and its ps. Pure.
 
 Numbers may be Python's, NumPy's or tensors.
 """
@@ -25,7 +25,7 @@ def bound(threshold: Any, learning_rate: Any, norm: Any) -> Any:
 
 
 def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
-    """Whether a block moves before the next step.
+    """Returns True if a block moves before the next step.
 
     >>> is_due(own=1.0, others=0.5, bound=1.5, age=3, max_age=10)
     False

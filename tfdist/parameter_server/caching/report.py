@@ -1,11 +1,11 @@
-"""How much of each block has moved. Pure."""
+"""Reports of how much of each block has moved. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class BlockMoves:
-    """How often a block has moved.
+    """The number of times that a block has moved.
 
     Attributes:
         name: The weight's name.
@@ -24,7 +24,7 @@ class BlockMoves:
 
 @dataclass(frozen=True)
 class WhenChangedReport:
-    """What `exchange=WhenChanged(...)` has moved.
+    """The blocks that `exchange=WhenChanged(...)` has moved.
 
     Attributes:
         steps: The training steps of all workers that are here.

@@ -42,7 +42,7 @@ class Table:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Of the weight and its slots."""
+        """The placeholders of the weight and its slots."""
         return self.weight, *self.slots
 
     @property

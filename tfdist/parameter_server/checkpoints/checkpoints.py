@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def data_size(self) -> int:
-        """How many batches an epoch's data has; negative if that is not known."""
+        """The number of batches of an epoch's data; negative if not known."""
         assert self.feed
         # Keras reads arrays by a dataset that does not say how long it is.
         return max(

@@ -134,7 +134,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def size(self) -> int:
-        """How many batches the dataset has; negative if that is not known."""
+        """The number of batches of the dataset; negative if not known."""
         return int(self._rows.cardinality())
 
     @property
@@ -144,7 +144,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def files(self) -> str:
-        """What tells whether the files of the leases have changed; "" without any."""
+        """A digest that changes with the files of the leases; "" without any."""
         return self._files.digest if self._files else ""
 
     @property
@@ -154,7 +154,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def read(self) -> int:
-        """How many batches were read, including those that `start_at` skipped."""
+        """The number of batches read, including those that `start_at` skipped."""
         return self.taken + len(self._ahead)
 
     def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:

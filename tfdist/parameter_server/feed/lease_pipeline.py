@@ -1,4 +1,4 @@
-"""What a worker does with a lease: a graph that is part of the functions it runs."""
+"""Graphs that read leases, as a part of the functions that a worker runs."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tfdist.parameter_server.step_graph.fragment import Fragment
 
 
 class Pipeline:
-    """What a worker does with a lease: a graph for any number of functions."""
+    """A graph that reads a lease on a worker, for any number of functions."""
 
     def __init__(self, function: Any, definition: Any, key: str) -> None:
         self.key = key

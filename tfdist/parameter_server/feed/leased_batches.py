@@ -166,7 +166,7 @@ class LeaseReaders:
         return found.leased
 
     def can_read(self, leased: LeasedBatches) -> bool:
-        """Whether all workers have the files of a dataset now, as the chief has them.
+        """Returns True if all workers have the chief's files of a dataset now.
 
         Always true of a source of `tfdist.data`: its user has said so.
         """

@@ -1,4 +1,4 @@
-"""Whether every worker has the files that the chief has, at the same paths."""
+"""Checks that every worker has the chief's files, at the same paths."""
 
 import contextlib
 import os

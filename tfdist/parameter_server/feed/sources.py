@@ -1,4 +1,4 @@
-"""Where the batches of a worker's function come from: its only argument.
+"""Sources of batches, which are the only argument of a worker's function.
 
 TensorFlow sends every argument of a remote function in a separate message. Serialized into
 rows of strings, the batches of one or more steps travel in one message, whatever their

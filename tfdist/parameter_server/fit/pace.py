@@ -1,4 +1,4 @@
-"""How fast steps finish, and how many to send to a worker in one message by that. Pure.
+"""Pace at which steps finish, and the number of steps per message for it. Pure.
 
 A message costs the chief more than a millisecond, whether it asks for one step or for
 ten.

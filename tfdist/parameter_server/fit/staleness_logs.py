@@ -67,5 +67,5 @@ def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
 
 
 def _is_plain_round(policy: Any) -> bool:
-    """Whether nobody times how long steps wait: in rounds without backup workers."""
+    """Returns True for rounds without backup workers, in which no wait is timed."""
     return isinstance(policy, Synchronous) and policy.backup_workers == 0

@@ -1,4 +1,4 @@
-"""Where steps ask one ps whether they may start and write."""
+"""Gate on one ps that keeps the staleness of steps within a bound."""
 
 import contextlib
 import threading

@@ -31,7 +31,7 @@ class Slots(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What may continue after an event, per slot.
+    """The steps that may continue after an event, per slot.
 
     Attributes:
         slots: The steps afterwards.

@@ -1,4 +1,4 @@
-"""What a step does to take its turn, and where it does that."""
+"""Gates, at which steps take their turns, and the operations of a turn."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Turn:
 
 
 class Gate(abc.ABC):
-    """Where each step reports, and may have to wait.
+    """A gate to which each step reports, and at which it may have to wait.
 
     Args:
         meter: Counts, on the ps where the gate is.

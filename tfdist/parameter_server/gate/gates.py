@@ -55,7 +55,7 @@ class Gates:
 
     @property
     def error(self) -> BaseException | None:
-        """What a policy of the user has raised."""
+        """The error that a policy of the user has raised, or None."""
         errors = (getattr(gate, "error", None) for gate in self._gates.values())
         return next((each for each in errors if each is not None), None)
 

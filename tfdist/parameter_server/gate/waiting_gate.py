@@ -1,4 +1,4 @@
-"""What gates have in common at which steps wait: a line per worker, and the turn."""
+"""Base class of gates at which steps wait, with a line per worker."""
 
 import abc
 import itertools
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class WaitingGate(Gate):
-    """Where each step asks whether it may start and write, and waits for the answer.
+    """A gate at which each step asks to start and to write, and awaits the answer.
 
     A step waits at its worker's *line*, a queue on the ps into which whoever lets it continue
     puts the step's ticket. Waiting for an element of a queue keeps no thread of the ps.

@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Message:
-    """What one task sends to another at one time.
+    """The tensors that one task sends to another at one time.
 
     Attributes:
         sender: The task that computes it.

@@ -67,7 +67,7 @@ def task_at(device: str) -> str:
 
 
 def calls_functions(op: tf.Operation) -> bool:
-    """Whether an operation calls functions: a branch, a loop, a `tf.function`."""
+    """Returns True if an operation calls functions: a branch, loop or `tf.function`."""
     return any(True for _ in function_attrs(op.node_def))
 
 

@@ -1,4 +1,4 @@
-"""How several tensors travel as one vector.
+"""Transport of several tensors as one vector.
 
 The sender flattens and concatenates the tensors, and the receiver splits the vector. If
 their dtypes differ, its elements are the 32-bit words of their bits: tensors of 16 bits come

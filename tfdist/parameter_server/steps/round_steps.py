@@ -24,7 +24,7 @@ from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
 @dataclass
 class _Fate:
-    """What has become of the batches of a message.
+    """The rounds that the batches of a message have become part of.
 
     Attributes:
         missing: How many messages have some of them, and no round yet.

@@ -48,7 +48,7 @@ class SentFunction:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, and was not cancelled because another one had."""
+        """True if it has failed, and was not cancelled because of another failure."""
         try:
             # Only once it has ended: `get` would wait for it.
             _tf.wait_for_result(self.output, 0) and self.output.get()
@@ -60,7 +60,7 @@ class SentFunction:
 
 
 class SentFunctions:
-    """Those under way, and those that have ended and wait for the others of their round.
+    """Functions in flight, and finished ones whose round is incomplete.
 
     Attributes:
         under_way: Those that are not known to have ended.
@@ -113,7 +113,7 @@ class SentFunctions:
 
 
 class RoundsUnderWay:
-    """What the functions of the last steps do not wait for themselves; here, nothing."""
+    """Work that the functions in flight do not wait for; none by default."""
 
     def complete(self) -> None:
         """Waits for the updates of the rounds that have all their batches."""

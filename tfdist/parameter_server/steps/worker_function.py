@@ -245,6 +245,6 @@ def _operations_of(function: Any) -> int:
 
 
 def _workers_have_gpus() -> bool:
-    """Whether a worker of this process's cluster has a GPU."""
+    """Returns True if a worker of this process's cluster has a GPU."""
     devices = tf.config.list_logical_devices("GPU")
     return any("/job:worker/" in each.name for each in devices)
