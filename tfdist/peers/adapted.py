@@ -1,4 +1,4 @@
-"""What layers have learned by `adapt`: the chief's, where workers differ by rounding.
+"""State from `adapt`, copied from the chief where workers differ by rounding.
 
 `adapt` adds up examples in the order in which a worker reads them. Those of a dataset that
 shuffles without a seed have another order on each worker, and the last digits differ. The
@@ -59,7 +59,7 @@ def _set_state(layer: Any, state: State) -> None:
 
 
 def _has_quantiles(layer: Any) -> bool:
-    """Whether it is a `Discretization` that has been adapted."""
+    """Returns True if a layer is a `Discretization` that has been adapted."""
     return (
         isinstance(layer, keras.layers.Discretization)
         and layer.summary is not None

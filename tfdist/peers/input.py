@@ -61,7 +61,7 @@ def check_read_once(arguments: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Totals:
-    """What is known of the batches of the whole cluster before they are read.
+    """Properties of the whole cluster's batches that are known before they are read.
 
     Attributes:
         are_known: Whether each element has the total of its batch. If not, the total is
@@ -199,7 +199,7 @@ class ShardedData:
 
     @property
     def _draws_again(self) -> bool:
-        """Whether the order of the data is drawn, and shared, anew in each epoch."""
+        """True if the order of the data is drawn, and shared, anew in each epoch."""
         return self._reseeds or shuffling.shuffles_arrays(self._adapter)
 
     def _agree(self) -> None:
