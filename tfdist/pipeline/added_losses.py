@@ -36,7 +36,7 @@ def scaled_activities(operation: Any, share: float) -> Iterator[None]:
 
 @functools.cache
 def _activities_are_sums() -> bool:
-    """Whether this Keras adds the sum of a regularizer's values, and not their mean."""
+    """Returns True if this Keras adds a regularizer's sum of values, not the mean."""
     # In a scope of its own, or the loss would count in that of a replica's copies.
     with tf.init_scope(), keras.StatelessScope(collect_losses=True) as scope:
         keras.layers.ActivityRegularization(l2=1.0, name="of_two_rows")(tf.ones((2, 1)))

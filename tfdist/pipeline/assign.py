@@ -1,4 +1,4 @@
-"""Which stage each call of a layer belongs to."""
+"""Assignment of the calls of layers to stages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -16,7 +16,7 @@ Ends = tuple[int, ...]
 
 
 class _Tensor(NamedTuple):
-    """What a piece gives to those of these numbers, its bytes, and whether these return."""
+    """A tensor from one piece to others, its bytes, and whether it has a gradient."""
 
     source: int
     targets: list[int]

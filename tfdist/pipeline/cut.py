@@ -1,4 +1,4 @@
-"""Where a model is cut into consecutive stages, so that a step takes least time."""
+"""Cuts of a model into consecutive stages that minimize the time of a step."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence

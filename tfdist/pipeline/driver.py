@@ -1,4 +1,4 @@
-"""How `fit` trains under a `PipelineStrategy`."""
+"""Training by `fit` under a `PipelineStrategy`."""
 
 import contextlib
 import weakref

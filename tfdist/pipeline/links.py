@@ -1,4 +1,4 @@
-"""What stages leave for each other from one step to a later one, and in what form."""
+"""Values that stages leave for each other for a later step, and their form."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _as_written = tf.autograph.experimental.do_not_convert
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make values of tensors again.
+    """Instructions to rebuild values from tensors.
 
     Attributes:
         structure: What `tf.nest` makes of the values.

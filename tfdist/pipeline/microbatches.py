@@ -84,7 +84,7 @@ def carried(value: Any) -> Any:
 
 
 class Form:
-    """How a batch is made of a flat list of tensors.
+    """The structure of a batch, which packs a flat list of tensors.
 
     Functions that are traced keep it, so it has no tensor.
 

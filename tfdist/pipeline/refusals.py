@@ -1,4 +1,4 @@
-"""What a pipeline cannot train, said before the first step."""
+"""Checks before the first step for what a pipeline cannot train."""
 
 from typing import Any
 

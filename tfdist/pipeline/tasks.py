@@ -33,7 +33,7 @@ from tfdist.pipeline.recompute import (
 
 @dataclass
 class _Kept:
-    """What a stage keeps of a microbatch from its forward to its backward task."""
+    """Values that a stage keeps of a microbatch until its backward task."""
 
     taken: dict[int, Any]
     given: dict[int, Any] = field(default_factory=dict)
