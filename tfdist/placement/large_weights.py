@@ -1,4 +1,4 @@
-"""Which weights are split over the ps without being asked. Pure.
+"""Weights that are split over the ps by default. Pure.
 
 A weight in one piece moves over the link of one ps, so that a step takes as long as if
 there were no other ps. In shards it moves over all of their links; and one shard comes back

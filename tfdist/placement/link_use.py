@@ -1,4 +1,4 @@
-"""How long a worker waits for its link in a step, and what would take less."""
+"""Time for which a worker waits for its link in a step, and advice to shorten it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How one variable is split over several ps."""
+"""Partitions of one variable over several ps."""
 
 import math
 from collections.abc import Iterable
