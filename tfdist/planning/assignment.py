@@ -27,7 +27,7 @@ class Items:
 
 
 class Assignment:
-    """Which ps holds each item or shard; built up by several calls of `pour`.
+    """The ps of each item or shard, built up by several calls of `pour`.
 
     `memory` and `traffic` are the fractions of all load that are on each ps.
     """

@@ -1,4 +1,4 @@
-"""Which ps will hold each variable of a model, as plain data.
+"""Plans of the ps for each variable of a model, as plain data.
 
 `tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which ps will hold each variable of a model.
+    """A plan of which ps will hold each variable of a model.
 
     Attributes:
         num_ps: The number of ps.
