@@ -1,4 +1,4 @@
-"""What one step takes, from measured runs with one worker."""
+"""Cost of one step, derived from measured runs with one worker."""
 
 import math
 import statistics

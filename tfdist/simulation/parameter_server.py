@@ -34,7 +34,7 @@ LINKS = "the links"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulated training run has done after its warm-up, if it has one.
+    """Results of a simulated training run after its warm-up, if it has one.
 
     `dropped` steps had gradients that came too late. `busy` is the share of its
     capacity in which each resource was used, by its name. `lost` is the share of the
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def bound(self) -> str:
-        """What limits the steps per second: a resource, or one of the bounds above."""
+        """The limit of the steps per second: a resource, or one of the bounds above."""
         for shares, enough in ((self.busy, _BUSY), (self.lost, _LOST)):
             name, share = max(shares.items(), key=lambda each: each[1])
             if share >= enough:
@@ -107,7 +107,7 @@ def simulate(
 
 @dataclass
 class _Counts:
-    """What has happened up to a time."""
+    """Counts of events up to a time."""
 
     time: float = 0.0
     steps: int = 0

@@ -18,7 +18,7 @@ from tfdist.simulation.step_cost import Hosts, StepCost
 
 @dataclass(frozen=True)
 class Changes:
-    """How the job to predict differs from the one that was measured; None as measured.
+    """Differences of the predicted job from the measured one; None: as measured.
 
     With `num_ps`, the bytes are evenly on that many ps, as a plan places them. With
     `own_hosts`, each task has a host of its own. `cores` are those of each host,

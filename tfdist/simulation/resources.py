@@ -102,7 +102,7 @@ class Resources:
 
     @property
     def active(self) -> int:
-        """How many activities are under way."""
+        """The number of activities in progress."""
         return sum(
             len(group.ends) for pool in self._apart() for group in pool.groups.values()
         )
