@@ -19,7 +19,7 @@ _BY_NUMBER = (
 
 
 def acts_by_number(activation: Any) -> bool:
-    """Whether an activation is known to take each number by itself, unlike softmax."""
+    """Returns True if an activation is known to act on each number by itself."""
     if activation is None:
         return True
     name = getattr(activation, "__name__", "")

@@ -29,7 +29,7 @@ class PieceNode:
 
     @property
     def arguments(self) -> Any:
-        """What fills in the arguments: this node."""
+        """This node, which fills in the arguments itself."""
         return self
 
     def fill_in(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
