@@ -1,4 +1,4 @@
-"""How replicas create variables; some have copies that differ, since a read adds them up."""
+"""Variables of replicas, some with different copies that a read adds up."""
 
 import functools
 import weakref

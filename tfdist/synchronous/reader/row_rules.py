@@ -1,4 +1,4 @@
-"""What each operation does to the rows of a batch.
+"""Rules for the effect of each operation on the rows of a batch.
 
 A list of what is known to keep examples apart. Whatever is not in it is refused: that no
 rule is known to be broken does not prove that an example's value is its own.

@@ -1,4 +1,4 @@
-"""What operations that move, cut, join or make tensors do to the rows of a batch."""
+"""Rules for rows in operations that move, cut, join or make tensors."""
 
 from math import prod
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the strategies' exchanges ask of the step that this thread traces, if it does."""
+"""Queries of the strategies' exchanges about the step that this thread traces."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +129,7 @@ def exchanging() -> Iterator[None]:
 
 
 def has_reduced_gradients() -> bool:
-    """Whether this thread traces a step in which all replicas have added up gradients.
+    """Returns True if this thread traces a step in which replicas add up gradients.
 
     Keras's optimizers ask for a merge call after that. What is left is equal on every
     replica: no merge call is needed, nor is one possible within a condition, such as

@@ -1,4 +1,4 @@
-"""Which losses and metrics of Keras replicas may compute from parts of the batch.
+"""Losses and metrics of Keras that replicas may compute from parts of the batch.
 
 Whatever is not listed is computed on the whole batch, which is right for any function and
 costs the bytes of its outputs.
