@@ -1,4 +1,4 @@
-"""Which of TensorFlow's fused kernels computes what a Keras optimizer computes.
+"""Fused kernels of TensorFlow that compute a Keras optimizer's update.
 
 A fused kernel updates a weight and its slots in one operation, under their locks. It
 may replace Keras's operations only where both compute the same formula. Some do not:

@@ -90,7 +90,7 @@ def _on_ps(variable: Any) -> ParameterServerVariable | None:
 
 
 def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
-    """Whether it is the gradient of all elements: a kernel wants the exact shape."""
+    """Returns True for a gradient of all elements: a kernel needs the exact shape."""
     return (
         tf.is_tensor(gradient)
         and not isinstance(gradient, tf.IndexedSlices)

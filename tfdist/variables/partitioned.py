@@ -90,7 +90,7 @@ class PartitionedVariable:
 
     @property
     def aggregation(self) -> tf.VariableAggregation:
-        """How writes of replicas are combined, as for `tf.Variable`."""
+        """The aggregation of replicas' writes, as for `tf.Variable`."""
         return self._shards[0].aggregation
 
     @property

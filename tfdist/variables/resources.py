@@ -14,7 +14,7 @@ from tfdist import _tf
 
 
 class Resource:
-    """What TensorFlow keeps on a ps under a name; it is deleted with this object.
+    """A resource of TensorFlow on a ps under a name, deleted with this object.
 
     Args:
         kind: The operation of `tf.raw_ops` that makes it.
@@ -126,7 +126,7 @@ class Numbers(Resource):
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """The number of elements."""
         return int(self._shape[0])
 
     def set(self, values: Any) -> tf.Operation:

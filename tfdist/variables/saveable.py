@@ -25,7 +25,7 @@ def saved_by_a_function() -> AbstractContextManager[None]:
 
 
 def is_exporting() -> bool:
-    """Whether a SavedModel is being exported: nothing else saves within a graph."""
+    """Returns True if a SavedModel is being exported: nothing else saves in a graph."""
     # Our own checkpoints are written by a traced function, too, and say so.
     return not (tf.executing_eagerly() or _in_a_function.get())
 
