@@ -85,8 +85,10 @@ def slices_of_parts(sizes: Sequence[int], bounds: Sequence[int]) -> list[list[Sl
 
     Parts begin at `bounds`, and the last one ends at the last of these.
 
-    >>> slices_of_parts([3, 4], [0, 2, 7])
-    [[Slice(tensor=0, start=0, stop=2)], [Slice(tensor=0, start=2, stop=3), Slice(tensor=1, start=0, stop=4)]]
+    >>> for slices in slices_of_parts([3, 4], [0, 2, 7]):
+    ...     print(*map(tuple, slices))
+    (0, 0, 2)
+    (0, 2, 3) (1, 0, 4)
     """
     starts = [0]
     for size in sizes:

@@ -27,7 +27,8 @@ class DistributesForFit:
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
         """As in TensorFlow, except that `fit` divides the dataset's batches itself."""
-        distributed = super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
+        parent: Any = super()
+        distributed = parent.experimental_distribute_dataset(dataset, options)
         # With a single device, some strategies return the dataset as it is.
         if distributed is not dataset:
             distributed.for_fit = lambda: dataset
@@ -37,7 +38,8 @@ class DistributesForFit:
         self, dataset_fn: DatasetFn, options: Any = None
     ) -> Any:
         """As in TensorFlow, except that `fit` calls the function itself."""
-        distributed = super().distribute_datasets_from_function(dataset_fn, options)  # type: ignore[misc]
+        parent: Any = super()
+        distributed = parent.distribute_datasets_from_function(dataset_fn, options)
         distributed.for_fit = functools.partial(InputPipelines.of, dataset_fn, self)
         return distributed
 

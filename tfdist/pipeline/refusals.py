@@ -58,7 +58,8 @@ def check_stale(model: Any) -> None:
     if what:
         raise PipelineError(
             f"the optimizer {optimizer.name!r} {what}; with max_staleness above 0 stages "
-            "compute different batches in a step. Leave that out (clipnorm is by weight), or use max_staleness=0"
+            "compute different batches in a step. Leave that out (clipnorm is by weight), "
+            "or use max_staleness=0"
         )
 
 

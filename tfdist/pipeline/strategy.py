@@ -89,9 +89,9 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     References:
         Huang et al., "GPipe: efficient training of giant neural networks using pipeline
         parallelism", NeurIPS 2019; Rajbhandari et al., "ZeRO: memory optimizations toward
-        training trillion parameter models", SC 2020, section 5.1; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B;
-        Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
-        for `max_staleness`.
+        training trillion parameter models", SC 2020, section 5.1; Narayanan et al.,
+        "PipeDream", SOSP 2019, for 1F1B; Huo, Gu and Huang, "Training neural networks
+        using features replay", NeurIPS 2018, for `max_staleness`.
     """
 
     def __init__(
