@@ -11,7 +11,7 @@ from launch.script_source import sources
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
-"""Whether tasks are forked: where it is safe and saves time, where it is safe, or never."""
+"""Modes of forking tasks: where it is safe and saves time, where it is safe, never."""
 
 _FEWEST = 2
 # What must come before the import of TensorFlow: it would do nothing in a process that has
@@ -28,7 +28,7 @@ _LATE = re.compile(
 
 
 def is_wanted(mode: str, forkable: Sequence[TaskPlan]) -> bool:
-    """Returns whether a job has a fork server, given the tasks that it could fork."""
+    """Returns True if a job has a fork server, given the tasks that it could fork."""
     return len(forkable) >= (1 if mode == ON else _FEWEST) and mode != OFF
 
 

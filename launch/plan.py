@@ -10,7 +10,7 @@ from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_ad
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 PROGRAM_KINDS = (AUTO, COORDINATOR, EVERY_TASK)
-"""How the user's script runs: on the chief only, or in every task."""
+"""The ways to run the user's script: on the chief only, or in every task."""
 
 SERVER = ("-m", contract.SERVER_MODULE)
 """The arguments that make Python a server, on a ps or a worker of a coordinator."""

@@ -20,7 +20,7 @@ _OF_TENSORFLOW = b"libtensorflow_framework.so"
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
-    """Returns whether a program, or a module next to it, imports one of these modules."""
+    """Returns True if a program, or a module next to it, imports one of `modules`."""
     wanted = tuple(f"{name}." for name in modules)
     return any(f"{name}.".startswith(wanted) for name in _imported(program))
 

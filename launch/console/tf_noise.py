@@ -71,7 +71,7 @@ class Chatter:
 
 
 def hides(level: str | None, line: str) -> bool:
-    """Returns whether a value of `LOG_LEVEL` asks for the line to be hidden.
+    """Returns True if a value of `LOG_LEVEL` asks for the line to be hidden.
 
     TensorFlow ignores the variable in what it logs while it is being imported.
 

@@ -104,7 +104,7 @@ pb: Any = SimpleNamespace(**_classes())
 """The message classes, by name: `pb.GraphDef(node=[pb.NodeDef(name="x")])`."""
 
 MALFORMED = (DecodeError, IndexError, struct.error)
-"""What reading an answer raises that is not what TensorFlow answers."""
+"""The errors of reading an answer that is not TensorFlow's."""
 
 
 class NotTensorFlowError(Exception):

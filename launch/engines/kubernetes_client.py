@@ -12,10 +12,10 @@ MISSING = (
     "the package kubernetes is not installed: pip install 'kubernetes>=28' (the extra "
     "`kubernetes`), here and not in the image"
 )
-"""What to say where the optional packages are needed and missing."""
+"""The message where the optional packages are needed and missing."""
 
 KINDS = ("Job", "Pod", "Service", "Secret", "NetworkPolicy")
-"""What a job consists of, in the order in which it is taken away."""
+"""The kinds of a job's objects, in the order in which they are deleted."""
 
 _TIMEOUT = 15.0  # seconds
 _READS = 2  # of an answer that does not come

@@ -17,10 +17,10 @@ PORT = 2222
 """The port of TensorFlow in each pod."""
 
 END_FILE = "/run/tfdist/end.json"
-"""What the launcher's pod tells of the end; Kubernetes keeps it next to the exit status."""
+"""The launcher pod's note of the end; Kubernetes keeps it next to the exit status."""
 
 LOG_PREFIX = "tfdist-logs-"
-"""How the launcher's pod names the directory of its logs, which goes with it."""
+"""The prefix of the launcher pod's log directory, which goes with the pod."""
 
 _KEY_DIRECTORY = "/run/tfdist/key"
 _KEY = "key"

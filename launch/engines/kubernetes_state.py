@@ -82,12 +82,12 @@ def _lost(pods: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def has_log(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a pod's program has been started."""
+    """Returns True if a pod's program has been started."""
     return bool(_state(pod, "running") or _state(pod, "terminated"))
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a pod's program has ended."""
+    """Returns True if a pod's program has ended."""
     return bool(_state(pod, "terminated"))
 
 

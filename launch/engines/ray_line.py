@@ -68,5 +68,5 @@ class Line:
 
 
 def is_closed(link: socket.socket) -> bool:
-    """Returns whether a bridge is gone: it sends nothing but its request."""
+    """Returns True if a bridge is gone, which sends nothing but its request."""
     return bool(select.select([link], [], [], 0)[0])

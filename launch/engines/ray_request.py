@@ -16,7 +16,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _GIB = 2**30
 
 Bundle = Mapping[str, float]
-"""What one task needs, by Ray's name of it: CPU, GPU, memory in bytes."""
+"""The needs of one task, by Ray's names: CPU, GPU, memory in bytes."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def pick(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port on every interface."""
+    """Returns True if a server could listen on the port on every interface."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

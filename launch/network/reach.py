@@ -120,7 +120,7 @@ def addresses() -> list[str]:
 
 
 def is_here(address: str) -> bool:
-    """Returns whether `host:port` is an address of this machine."""
+    """Returns True if `host:port` is an address of this machine."""
     try:
         found = socket.getaddrinfo(split_address(address)[0], None)
     except (OSError, UnicodeError):
@@ -129,7 +129,7 @@ def is_here(address: str) -> bool:
 
 
 def has_address(family: int, ip: str) -> bool:
-    """Returns whether an IP address belongs to this machine."""
+    """Returns True if an IP address belongs to this machine."""
     try:
         # The kernel binds only its own addresses; a list of interfaces would miss some,
         # such as all of 127.0.0.0/8.

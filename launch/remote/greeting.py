@@ -19,7 +19,7 @@ PORT = 2221
 """The port on which a pod waits for the launcher of its job."""
 
 OVER, PROCESS, EVENTS = "over", "process", "events"
-"""What a connection is for: the end of the job, a process, or its standard error."""
+"""The purposes of a connection: the end of the job, a process, its standard error."""
 
 TIMEOUT = 10.0  # seconds
 _LONGEST = 1 << 20  # bytes of a line

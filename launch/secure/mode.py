@@ -20,7 +20,7 @@ OTHERWISE = (
     "--secure=private does without it on a network that nobody else can reach, and "
     "--secure=off lets everyone who can reach the hosts run code there"
 )
-"""What else a user can choose who cannot have TLS."""
+"""The other choices of a user who cannot have TLS."""
 
 
 def resolve(mode: str) -> str:

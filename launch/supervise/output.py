@@ -80,7 +80,7 @@ class Output:
             self._console.line(plan.name, rest)
 
     def _is_news(self, line: str) -> bool:
-        """Returns whether no task has warned of the same yet."""
+        """Returns True if no task has warned of the same yet."""
         key = _STAMP.sub("", line)
         is_news = key not in self._known
         self._known[key] = None

@@ -146,7 +146,7 @@ def can_spare(
 
 
 def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
-    """Returns whether a lost worker is restarted while the others train on without it.
+    """Returns True if a lost worker is restarted while the others train on without it.
 
     >>> may_come_back(-9, {}), may_come_back(1, {}), may_come_back(LOST, {})
     (True, False, False)
@@ -158,7 +158,7 @@ def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
 
 
 def is_program_error(code: int) -> bool:
-    """Returns whether a script failed by itself, and would fail again.
+    """Returns True if a script failed by itself, and would fail again.
 
     Otherwise it succeeded, was killed, was lost with its host, or asks to be restarted.
 
@@ -210,7 +210,7 @@ def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
 
 
 def is_gone(failures: int, may_try_again: bool) -> bool:
-    """Returns whether to give up a host that cannot be reached.
+    """Returns True to give up a host that cannot be reached.
 
     Args:
         failures: How many connections in a row have failed.

@@ -72,7 +72,7 @@ def _shortage(missing: Sequence[TaskProcess], job: Job) -> str:
 
 
 def listens(task: TaskProcess) -> bool:
-    """Returns whether the task's own process accepts connections on its port."""
+    """Returns True if the task's own process accepts connections on its port."""
     return task.alive and task.listens
 
 

@@ -109,7 +109,7 @@ class RemoteProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def listens(self, port: int) -> bool:
-        """Returns whether the agent has seen the task listen."""
+        """Returns True if the agent has seen the task listen."""
         return self._listens
 
     def hear(self, line: str) -> Report | str | None:
