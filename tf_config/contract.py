@@ -23,7 +23,7 @@ STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
 """Seconds that a task may be silent, or a step or a batch may take."""
 
 MIN_WORKERS = "TFDIST_MIN_WORKERS"
-"""How many workers `fit` needs to start and to go on, as a decimal number."""
+"""The number of workers that `fit` needs to start and to go on, in decimal digits."""
 
 IMPORTS = "TFDIST_IMPORTS"
 """The modules that a ps or a worker imports before it serves, separated by commas.
@@ -71,7 +71,7 @@ EXIT_RESTART = 75
 # What the launcher runs on behalf of the library, with `python -m`.
 
 SERVER_MODULE = "tfdist.server"
-"""What a ps or a worker runs under a coordinator."""
+"""The program of a ps or a worker under a coordinator."""
 
 CHECKPOINT_MODULE = "tfdist.checkpoint"
 """Checks the checkpoints in a directory; exits with 0 if they are intact."""
