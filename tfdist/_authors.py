@@ -76,7 +76,7 @@ def author(path: str) -> Author:
 
 
 def is_of_keras(op: Any) -> bool:
-    """Returns whether Keras's, TensorFlow's or tfdist's own layers created an operation.
+    """Returns True if layers of Keras, TensorFlow or tfdist created an operation.
 
     All other code is read, wherever it is installed.
     """
@@ -88,7 +88,7 @@ def is_of_keras(op: Any) -> bool:
 
 
 def is_apart(op: Any) -> bool:
-    """Returns whether an operation treats the examples of a batch as documented.
+    """Returns True if an operation treats the examples of a batch as documented.
 
     Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
     to compute with ragged and sparse values, and for the CTC loss of sequences.
@@ -97,17 +97,17 @@ def is_apart(op: Any) -> bool:
 
 
 def is_of_tfdist(op: Any) -> bool:
-    """Returns whether tfdist made an operation, for whoever called it."""
+    """Returns True if tfdist made an operation, for whoever called it."""
     return _is_made_in(op, _TFDIST)
 
 
 def is_of_ragged(op: Any) -> bool:
-    """Returns whether TensorFlow made an operation to compute with ragged values."""
+    """Returns True if TensorFlow made an operation to compute with ragged values."""
     return _is_made_in(op, _RAGGED)
 
 
 def repeats_ragged_rows(op: Any) -> bool:
-    """Returns whether TensorFlow made an operation to repeat values for each ragged row.
+    """Returns True if TensorFlow made an operation to repeat values per ragged row.
 
     It selects by a mask of which each row has its own part.
     """
