@@ -87,13 +87,13 @@ def function_graph(call: tf.Operation, name: str = "f") -> Any:
 
 
 def is_compiled(call: tf.Operation) -> bool:
-    """Returns whether XLA has to compile the function that an operation calls."""
+    """Returns True if XLA has to compile the function that an operation calls."""
     value = call.node_def.attr.get("_XlaMustCompile")
     return value is not None and value.b
 
 
 def has_custom_gradient(op: tf.Operation) -> bool:
-    """Returns whether `tf.custom_gradient` gave an operation its gradient."""
+    """Returns True if `tf.custom_gradient` gave an operation its gradient."""
     value = op.node_def.attr.get("_gradient_op_type")
     return value is not None and value.s.startswith(b"CustomGradient")
 
