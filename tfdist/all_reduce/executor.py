@@ -14,7 +14,7 @@ from tfdist.all_reduce.half_precision import to_wire, travels_as
 from tfdist.all_reduce.schedule import Schedule, Transfer
 
 IN_FLIGHT_BYTES = 1_000_000
-"""How many bytes may be in flight to a device.
+"""The most bytes that may be in flight to a device.
 
 More than arrive during the round trip of a message, so that the link does not idle.
 """
@@ -179,7 +179,7 @@ def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
 
 
 def _is_permutation(parcels: Sequence[Parcel], num_devices: int) -> bool:
-    """Returns whether each device sends one parcel and receives one."""
+    """Returns True if each device sends one parcel and receives one."""
     everyone = list(range(num_devices))
     senders = sorted(parcel.sender for parcel in parcels)
     receivers = sorted(parcel.receiver for parcel in parcels)
