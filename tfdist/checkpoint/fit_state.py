@@ -32,7 +32,7 @@ READ_ERRORS = (
     KeyError,
     zipfile.BadZipFile,
 )
-"""What reading a checkpoint raises if its files are damaged.
+"""The errors of reading a checkpoint whose files are damaged.
 
 A large file has no checksum in the manifest, so only its reader notices.
 """
