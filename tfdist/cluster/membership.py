@@ -30,7 +30,7 @@ def check_eager(strategy: str) -> None:
 Given: TypeAlias = (
     tf.distribute.cluster_resolver.ClusterResolver | tf_config.TFConfig | None
 )
-"""What a strategy takes as `cluster_resolver`."""
+"""The types that a strategy takes as `cluster_resolver`."""
 
 
 def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TFConfig:
