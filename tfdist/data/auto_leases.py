@@ -20,7 +20,7 @@ from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import PYTHON_OPS, all_called, library_of
 
 MAX_CONSTANT_BYTES = 2**20
-"""Of the arrays that a pipeline uses. Each function on the workers has a copy per step."""
+"""The most bytes of a pipeline's arrays, which worker functions copy per step."""
 
 _MAX_IN_MEMORY_BYTES = 64 * 2**20
 _OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Csv", "Sql")
