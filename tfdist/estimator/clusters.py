@@ -72,7 +72,7 @@ def kind_of(strategy: object) -> StrategyKind:
 
 
 def is_synchronous(strategy: object) -> bool:
-    """Returns whether workers train in unison, each with a copy of every variable."""
+    """Returns True if workers train in unison, each with a copy of every variable."""
     return isinstance(strategy, _KINDS[StrategyKind.SYNCHRONOUS])
 
 

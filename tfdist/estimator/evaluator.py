@@ -130,7 +130,7 @@ class Schedule:
         self.evaluated: str | None = None
 
     def should_continue(self) -> bool:
-        """Returns whether to evaluate another checkpoint, or to wait for one."""
+        """Returns True to evaluate another checkpoint or to wait for one."""
         if self._watch is None or not self._watch.is_gone or self._is_behind():
             return True
         _log.warning(
