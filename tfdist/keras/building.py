@@ -43,7 +43,7 @@ STAGES = {
     "predict": PREDICT,
     "predict_on_batch": PREDICT,
 }
-"""Which step of a model each trainer method runs."""
+"""The step of a model that each trainer method runs."""
 
 # A context variable, so that a thread that trains one model does not affect another
 # thread that evaluates a second one.
@@ -195,7 +195,7 @@ def _creating_nothing(model: Any) -> Iterator[None]:
 
 
 def _may_use_more(model: Any) -> bool:
-    """Returns whether a step may use variables that `call` did not create.
+    """Returns True if a step may use variables that `call` did not create.
 
     Those of a second optimizer, or of layers that only training uses.
     """
@@ -208,7 +208,7 @@ def _has_own_step(model: Any) -> bool:
 
 
 def is_overridden(model: Any, name: str) -> bool:
-    """Returns whether a model has a method of its own in the place of Keras's."""
+    """Returns True if a model has a method of its own in the place of Keras's."""
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
 

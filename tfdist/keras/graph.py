@@ -21,7 +21,7 @@ _COPIES = frozenset(["Cast", "Identity", "Placeholder"])
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Returns whether a tensor belongs to a graph, in contrast to an eager tensor."""
+    """Returns True if a tensor belongs to a graph, in contrast to an eager tensor."""
     return not hasattr(tensor, "numpy")
 
 

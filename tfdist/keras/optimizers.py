@@ -10,7 +10,7 @@ from tfdist.keras.building import is_overridden
 from tfdist.variables.fused_kernels import RULES
 
 _BY_ELEMENT = frozenset({*RULES, "Lion", "Nadam", "ScheduleFreeAdamW"})
-"""Those of Keras that update each element by its own gradient and slots alone.
+"""Optimizers of Keras that update each element by its own gradient and slots alone.
 
 Others, such as `Lamb`, `Muon` and whatever a user has written, may look at a norm, a mean
 or a root of the whole weight, which that of a shard is not.

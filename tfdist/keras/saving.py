@@ -47,11 +47,11 @@ _SECONDS = 120.0
 _LOOK_EVERY = 0.1  # seconds
 
 _saves: dict[str, int] = {}
-"""By the name of a file, the number of the script's last save of it."""
+"""The number of the script's last save of a file, by the file's name."""
 _left_to_chief: dict[str, int] = {}
-"""By its path, the save that this worker has left to the chief; 0 if it saved, too."""
+"""The save that this worker has left to the chief, by its path; 0 if it saved, too."""
 _is_within = ContextVar("is_within", default=False)
-"""Whether a save is part of another one."""
+"""True while a save is part of another one."""
 
 
 class OvertakenError(RefusalError):
