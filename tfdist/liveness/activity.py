@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 STEPS, DATA = "steps", "data"
-"""What the main thread can wait for."""
+"""The things that the main thread can wait for."""
 
 
 class Activity:
