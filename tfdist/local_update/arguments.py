@@ -79,7 +79,7 @@ def checked_wire_dtype(wire_dtype: Any) -> str | None:
 
 
 def checked_overlap(overlap: Any) -> bool:
-    """Returns whether mixes overlap with local steps."""
+    """Returns True if mixes overlap with local steps."""
     if not isinstance(overlap, bool):
         raise TypeError(
             "overlap is True to mix models during the next local steps, or False to wait "

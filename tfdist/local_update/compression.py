@@ -99,7 +99,7 @@ class Int8:
 
 
 NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
-"""What `wire_dtype` can be, besides None."""
+"""The values of `wire_dtype` besides None."""
 
 
 class Coder:

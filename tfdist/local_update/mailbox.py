@@ -127,7 +127,7 @@ class Mailboxes:
         return message_of(header, payload), message_of(other, _NONE)
 
     def is_gone(self, worker: int) -> bool:
-        """Returns whether nothing listens on a worker's address."""
+        """Returns True if nothing listens on a worker's address."""
         return bool(unreachable(dict([self._tasks[worker]])))
 
     def forget(self, worker: int) -> None:

@@ -126,7 +126,7 @@ class Transport(Protocol):
         """
 
     def is_gone(self, worker: int) -> bool:
-        """Returns whether nothing listens on a worker's address."""
+        """Returns True if nothing listens on a worker's address."""
 
     def publish_aside(self, message: Message) -> None:
         """Puts a message next to the mailbox, in place of the last one there.
