@@ -9,7 +9,7 @@ from tfdist.mixing.topology import Topology
 
 @runtime_checkable
 class Mixing(Protocol):
-    """With whom a participant exchanges models in a round, and with which weights.
+    """Chooses the partners and the weights with which a participant mixes models.
 
     Participants are numbered from 0. All of them must give the same answer for the same
     arguments: a policy keeps no state, and draws nothing at random without a seed.
