@@ -8,7 +8,7 @@ from tfdist.model_parallel.step import Run, simulate
 from tfdist.model_parallel.work import Assignment, Work
 
 EFFORT = 600_000
-"""How many simulated tasks a search may take: a few seconds."""
+"""The most simulated tasks of a search: a few seconds."""
 
 Move = dict[int, int]
 """Units, each with the device that it would be moved to."""
