@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 BYTES = 2**20
-"""What is copied to find out."""
+"""The size of the copy that measures a link."""
 
 _TRIES = 4
 _ENOUGH = 0.5

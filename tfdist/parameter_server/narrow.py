@@ -19,10 +19,10 @@ from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
 WIRE_DTYPES = ("bfloat16",)
-"""What `wire_dtype` can be, besides None."""
+"""The values of `wire_dtype` besides None."""
 
 LEAST_BYTES = 2**14
-"""What is smaller travels as it is: a message costs more than its bytes."""
+"""The least size to narrow: below it, a message costs more than its bytes."""
 
 
 def checked_wire_dtype(wire_dtype: Any) -> str | None:

@@ -274,7 +274,7 @@ class ResumableFit(keras.callbacks.Callback):
 
 
 def _is_other_data(snapshot: Snapshot, feed: Feed, size: int) -> bool:
-    """Returns whether positions in the checkpoint's data are others in this; warns if so."""
+    """Returns True, and warns, if the checkpoint's positions do not fit this data."""
     is_known = snapshot.data_size >= 0 <= size
     if is_known and snapshot.data_size != size:
         changed = f"has {size:,} batches, and had {snapshot.data_size:,}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MESSAGES_PER_WORKER = 4
-"""How many messages are in flight per worker.
+"""The number of messages in flight per worker.
 
 It has one to run and a few queued behind it, so that it never waits for the chief.
 TensorFlow's own queue has room for 256k, and would keep the batches of all in memory.

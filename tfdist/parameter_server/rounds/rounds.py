@@ -19,7 +19,7 @@ from tfdist.parameter_server.step_graph.tasks import task_at
 from tfdist.variables.partitioned import PartitionedVariable
 
 TICKET = tf.TensorSpec([2], tf.int64)
-"""What a step gets besides its batch: the numbers of its round and of its batch."""
+"""The numbers of a step's round and batch, which it gets besides its batch."""
 
 
 class Rounds:

@@ -21,7 +21,7 @@ Output = tuple[str, int]
 """An output of a node: the node's name and the output's index."""
 
 LEAST_IN_TURN = 1e-3
-"""How long a message takes, in seconds, from which it is sent in its turn.
+"""The least seconds of a message that is sent in its turn.
 
 To wait for another costs an answer, 0.2 ms on a local network.
 """
