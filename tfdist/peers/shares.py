@@ -49,7 +49,7 @@ class UnequalDataError(ValueError):
 
 
 def is_own_data(source: Any) -> bool:
-    """Returns whether each worker has its own data: a dataset, or a dataset function."""
+    """Returns True if each worker has its own data, a dataset or a dataset function."""
     own = (_POLICY.OFF, _POLICY.FILE, _POLICY.HINT)
     return isinstance(source, InputPipelines) or _policy(source) in own
 

@@ -82,7 +82,7 @@ class ReorderedPyDataset(keras.utils.PyDataset):
 
 
 def shuffles_arrays(adapter: Any) -> bool:
-    """Returns whether a Keras data adapter shuffles arrays in each epoch."""
+    """Returns True if a Keras data adapter shuffles arrays in each epoch."""
     return bool(getattr(adapter, "_shuffle", False))
 
 
