@@ -66,7 +66,7 @@ def _is_whole(number: Any) -> bool:
 
 
 def checked_recompute(recompute: Any) -> bool:
-    """Returns whether activations are computed again."""
+    """Returns True if activations are computed again."""
     if not isinstance(recompute, bool):
         raise PipelineError(f"recompute must be True or False; received {recompute!r}")
     return recompute

@@ -12,7 +12,7 @@ OUTPUTS = "outputs"
 """The name of a node that is no layer: it takes a model's outputs, in the last stage."""
 
 Ends = tuple[int, ...]
-"""Where each stage but the last ends: the number of the first piece of the next one."""
+"""The end of each stage but the last: the number of the next one's first piece."""
 
 
 class _Tensor(NamedTuple):
