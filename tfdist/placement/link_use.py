@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 LEAST_SHARE = 0.1
-"""Of a step; if links take less, nothing is said about them."""
+"""The least share of a step that is worth advice about links."""
 
 STEPS = 5
-"""Of `Every`, as it is proposed."""
+"""The number of steps of the `Every` that is proposed."""
 
 
 @dataclass(frozen=True)
