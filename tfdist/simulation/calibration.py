@@ -11,10 +11,10 @@ from tfdist.simulation.parameter_server import simulate
 from tfdist.simulation.step_cost import Hosts, StepCost
 
 LINK_EFFICIENCY = 0.956
-"""What TCP gets of the rate of a link, as benchmarks/all_reduce.py has measured it."""
+"""TCP's share of the rate of a link, as benchmarks/all_reduce.py has measured it."""
 
 SPREAD = 0.5
-"""How much the parts of a step vary, relative to their means: an assumption.
+"""The variation of a step's parts, relative to their means: an assumption.
 
 The one number that no run with one worker tells. It was chosen with the two files of
 docs/speedup.md.
