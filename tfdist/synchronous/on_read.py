@@ -53,5 +53,5 @@ def _written(
 
 
 def is_on_read(handle: Any) -> bool:
-    """Returns whether a handle is that of a copy of such a variable."""
+    """Returns True if a handle is that of a copy of such a variable."""
     return any(each() is handle for each in _handles)

@@ -59,10 +59,10 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     """
 
     has_one_script = False
-    """Whether the script runs in a single process, for all workers."""
+    """True if the script runs in a single process, for all workers."""
 
     copies_may_differ = False
-    """Whether a step failed on some replicas while others wrote their variables."""
+    """True if a step failed on some replicas while others wrote their variables."""
 
     waits: Waits | None = None
     """The points at which workers wait for each other, if each runs the script."""

@@ -18,7 +18,7 @@ from tfdist.synchronous.replica.step import ReplicaStep
 
 
 def runs_eagerly(model: Any) -> bool:
-    """Returns whether a model's steps run without a graph: all functions may do so."""
+    """Returns True if a model's steps run without a graph, as all functions may."""
     return bool(model.run_eagerly) or tf.config.functions_run_eagerly()
 
 

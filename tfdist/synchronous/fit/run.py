@@ -56,7 +56,7 @@ class ShareFunction:
 
     @_as_written
     def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
-        """Returns whether there was data, and the step's result on each replica.
+        """Returns True if there was data, and the step's result on each replica.
 
         Args:
             values: The iterator over the shares.

@@ -62,7 +62,7 @@ def combined(
 
 
 def _is_rounded(cast: tf.Operation) -> bool:
-    """Returns whether a cast cuts numbers off: that of a sum is not the sum of those."""
+    """Returns True if a cast truncates, so the cast of a sum is no sum of casts."""
     return cast.inputs[0].dtype.is_floating and not cast.outputs[0].dtype.is_floating
 
 

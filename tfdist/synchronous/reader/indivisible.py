@@ -16,7 +16,7 @@ OF_THE_WHOLE = (
     "is that of the whole batch, each replica has only a part of its rows: take the number "
     "from the examples, as in tf.random.normal([tf.shape(x)[0], ...])"
 )
-"""What a fixed number of rows is, and what to write in its place."""
+"""The cause and the remedy of a fixed number of rows, for errors."""
 
 _PART = "and each replica has only a part of the batch"
 _TAKEN = (

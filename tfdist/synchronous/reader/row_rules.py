@@ -163,7 +163,7 @@ def _product_of_tensors(at: Application) -> Rows:
 
 
 def contracts_rows(at: Application) -> bool:
-    """Returns whether a product of tensors sums over rows, each of which meets itself."""
+    """Returns True if a product of tensors sums over rows, each meeting itself."""
     if at.op.type not in ("MatMul", "BatchMatMulV2", "Einsum"):
         return True
     try:
