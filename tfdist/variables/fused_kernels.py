@@ -183,4 +183,4 @@ RULES: Mapping[str, Callable[[Any], Kernel | None]] = {
     "Adagrad": _adagrad,
     "Ftrl": _ftrl,
 }
-"""By the name of a class in `keras.optimizers`."""
+"""Rules for kernels by the name of a class in `keras.optimizers`."""
