@@ -14,8 +14,8 @@ AUTO, ON, OFF = MODES = ("auto", "on", "off")
 """Modes of forking tasks: where it is safe and saves time, where it is safe, never."""
 
 _FEWEST = 2
-# What must come before the import of TensorFlow: it would do nothing in a process that has
-# imported it. The source cannot tell whether it is done, and when. What is found for nothing
+# Code that must come before the import of TensorFlow, and would do nothing in a process
+# that has imported it. The source cannot tell whether and when it runs. A false match
 # costs the time of an import, and `tfdist.fork_server` refuses what is missed.
 _LATE = re.compile(
     r"\benvironb?\s*(\[.*\]\s*[+|]?=(?!=)|\|=|\.(update|setdefault|pop|popitem|clear)\b)"

@@ -126,7 +126,7 @@ def _run(job: Job) -> tuple[int, str]:
         handle = stack.enter_context(Handle(job, output=sink))
         output: Iterable[str] = ()
         if source is not None and sink is not None:
-            # Or else the output would not end with the job.
+            # Otherwise the output would not end with the job.
             os.close(sink)
             output = stack.enter_context(open(source, errors="replace"))
         while True:

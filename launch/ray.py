@@ -77,7 +77,7 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     def surroundings(tasks: Sequence[Task], places: Places) -> Surroundings:
         return Surroundings(
             python=values.python or ray_places.python(places),
-            # What is shipped is in the directory where Ray starts its processes.
+            # The shipped files are in the directory where Ray starts its processes.
             cwd=values.work_dir or ".",
             env=env,
             connect=ray_places.connections(tasks, places),

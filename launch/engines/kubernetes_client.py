@@ -82,7 +82,7 @@ class KubernetesClient:
         create = partial(
             self._verb("create", kind),
             *(self.namespace, made),
-            # Or else a field of the user's that nobody knows would be left out in silence.
+            # Otherwise Kubernetes silently drops a user's field that it does not know.
             field_validation="Strict",
             _preload_content=False,
         )

@@ -94,7 +94,7 @@ class Pods:
             # As `podFailurePolicy` requires: a Job replaces the whole pod.
             "restartPolicy": "Never",
             "subdomain": self.name,
-            # Or else the tasks get variables for every Service of the namespace.
+            # Otherwise the tasks get variables for every Service of the namespace.
             "enableServiceLinks": False,
             # Nothing in the pods talks to Kubernetes.
             "automountServiceAccountToken": False,

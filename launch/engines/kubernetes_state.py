@@ -101,7 +101,7 @@ def missing(
         if (why := _why(pod)) and task_of(pod) not in running:
             found.setdefault(why, []).append(task_of(pod))
     lines = [f"{', '.join(dict.fromkeys(who))}: {why}" for why, who in found.items()]
-    # Of a pod that may not even be created, only its Job knows.
+    # If a pod may not even be created, only its Job has an event about it.
     refused = {}
     for event in events:
         about = event["involvedObject"]

@@ -21,7 +21,7 @@ PACKAGES = (
 )
 """The distributions whose versions must agree; of each, whichever is installed."""
 
-# Those that may start without some hosts wait as long for these, after all others.
+# Extra seconds for optional hosts after all others have answered.
 _PATIENCE = 10.0
 _MOMENT = 0.1  # seconds
 _NOT_REACHED = 255  # ssh's own status; any other is that of the command.

@@ -230,7 +230,7 @@ def runtime_env(
         )
     if work_dir is not None or "working_dir" in given:
         return given
-    # What the job writes there is of no use to it, and changes while it is shipped.
+    # These files of the job are of no use there, and change while they are shipped.
     inside = [os.path.relpath(each) for each in ours]
     excluded = [f"/{each}" for each in inside if not each.startswith("..")]
     excludes = [*given.get("excludes", []), *excluded]

@@ -9,7 +9,7 @@ from launch.engines import ray_request
 from launch.engines.engine import EngineError
 from launch.engines.ray_request import PACK, Group
 
-# Of two jobs, each may hold what the other waits for.
+# Two jobs may each hold what the other waits for.
 _HOLD_TIMEOUT = 20.0  # seconds
 _MOMENT = 0.1
 _READY = "CREATED"
@@ -75,7 +75,7 @@ class Reservation:
     def _missing(self, timeout: float, source: str) -> str:
         import ray
 
-        time.sleep(_MOMENT)  # What was released is free again.
+        time.sleep(_MOMENT)  # The released nodes are free again.
         nodes = alive_nodes()
         lack = ray_request.missing(self._groups, nodes, ray.available_resources())
         return (

@@ -267,6 +267,6 @@ def everything() -> list[Record]:
 def tidy() -> None:
     """Forgets the oldest of many jobs that have ended."""
     for record in everything()[:-_KEPT]:
-        # Of a job that the engine keeps, nobody here knows whether it has ended.
+        # Only the engine knows whether a job that it keeps has ended.
         if not record.is_alive and (record.end or not record.job_id):
             shutil.rmtree(record.path, ignore_errors=True)

@@ -101,11 +101,11 @@ def run_in_allocation(
             make_log_dir(job.log_dir)
             record.write_place()
             end = Path(record.log_dir, _END)
-            end.unlink(missing_ok=True)  # That of a run before Slurm put the job back.
+            end.unlink(missing_ok=True)  # From a run before Slurm requeued.
             code = foreground.run(job)
         except (EngineError, SystemExit) as error:
             failure = error
-        # What follows takes a moment, and a copy of the signal may still come.
+        # The following takes a moment, and a copy of the signal may still come.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code and warnings.came and _requeued(job_id):
         tell("Slurm takes the nodes: the job is back in its queue")

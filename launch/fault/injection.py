@@ -50,7 +50,7 @@ class _UnderWay:
     injection: Injection
     victim: psutil.Process
     undo: Callable[[], None] | None
-    since: float  # When the recovery began.
+    since: float  # The start of the recovery.
     ready: int | None = None  # The reports seen when the task was back.
 
 

@@ -50,7 +50,7 @@ class Network:
     def bytes(self, name: str) -> tuple[int, int]:
         """Returns the bytes that a host has received and sent since its creation."""
         counters = Path("/sys/class/net", self.outside(name), "statistics")
-        # What this end of the cable has sent, the host's end has received.
+        # Bytes that this end of the cable has sent, the host's end has received.
         received, sent = (
             int((counters / f"{each}_bytes").read_text()) for each in ("tx", "rx")
         )

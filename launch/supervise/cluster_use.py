@@ -214,7 +214,7 @@ class ClusterWatch:
         try:
             return is_used(_sockets(), self._plans, pids)
         except psutil.Error:
-            return True  # Not known: rather no warning than a wrong one.
+            return True  # Unknown: no warning is better than a wrong one.
 
 
 def _sockets() -> list[Socket]:

@@ -113,7 +113,7 @@ def to_restart(
         is_over = 0 in exits.values()
         return tuple(each.task for each in plans) if may_resume and not is_over else ()
     servers = [plan.task for plan in plans if plan.is_server]
-    # Who has the variables.
+    # The tasks that have the variables.
     holders = [task for task in servers if task.job == "ps"] or servers
     chief = leader(plans)
     if chief is None or not holders or exits.get(chief) == 0:

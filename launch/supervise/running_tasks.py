@@ -232,8 +232,8 @@ class StoppedTasks:
         self._timeout = timeout
         self._tasks = tasks
         self._console = console
-        # By the id of a process and its stop: one that is continued between two looks, as
-        # by a program that slows it down, is in another stop.
+        # Keyed by process id and stop. A process that is continued between two looks,
+        # for example by a program that slows it down, is in another stop.
         self._since: dict[tuple[int, int], float] = {}
         self._looked = 0.0
         self.interval = min(_LONGEST_INTERVAL, timeout / 4)

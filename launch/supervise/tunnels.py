@@ -220,7 +220,7 @@ class Tunnels:
         )
         is_lost, is_spare = code == policy.LOST, self._is_spare(tunnel)
         if delay is None and (is_lost or is_spare):
-            # What becomes of its host, the tasks decide.
+            # The tasks decide whether their host is lost.
             delay = min(2.0 ** len(deaths), _RECONNECT_INTERVAL)
         # If it never listened, its host is wrong, and would be again.
         was_well = running.listens or deaths or (is_lost and is_spare)
