@@ -68,7 +68,7 @@ EXIT_STALLED = 69
 EXIT_RESTART = 75
 """The program asks to be restarted (EX_TEMPFAIL of sysexits.h)."""
 
-# What the launcher runs on behalf of the library, with `python -m`.
+# Modules that the launcher runs on behalf of the library, with `python -m`.
 
 SERVER_MODULE = "tfdist.server"
 """The program of a ps or a worker under a coordinator."""
@@ -134,7 +134,7 @@ def unknown_policy(text: str) -> str:
     )
 
 
-# What a task publishes in its TensorFlow server, where `launch.doctor` reads it.
+# Values that a task publishes in its TensorFlow server for `launch.doctor`.
 
 STATUS_CONTAINER = "tfdist"
 """The resource container of the variable that holds a task's TF_CONFIG."""
@@ -147,7 +147,7 @@ STATUS_VARIABLE = "tf_config"
 CHECKPOINT_PREFIX = "checkpoint-"
 """A checkpoint is a directory with this prefix, then its number in 8 digits."""
 
-# What the chief reports over `REPORT_FD`.
+# Reports of the chief over `REPORT_FD`.
 
 TRAINING = "training"
 """The event of the first step that finished after a start."""
