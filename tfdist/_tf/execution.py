@@ -38,7 +38,7 @@ def disable_thread_spinning() -> None:
     if eager._config is not None:
         options.CopyFrom(eager._config)
     options.experimental.disable_thread_spinning = True
-    # What `tf.config` sets is kept apart, and wins.
+    # Settings of `tf.config` are kept apart, and take precedence.
     eager._config = options
 
 
@@ -189,7 +189,7 @@ def wait_for_result(output: Any, timeout: float) -> bool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        # That thread has the lock while it copies.
+        # The copying thread holds the lock while it copies.
         if output._has_fetched_to_local_lock.acquire(timeout=left):
             output._has_fetched_to_local_lock.release()
         time.sleep(min(left, _COPY_POLL_SECONDS))
