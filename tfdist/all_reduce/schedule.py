@@ -218,7 +218,7 @@ def halving_doubling(num_devices: int) -> Schedule:
     while distance:
         for d in range(p):
             peer = d ^ distance
-            # Of the chunks that both still sum, the half with the peer's own number.
+            # The half of the chunks that both still sum with the peer's own number.
             first = peer - peer % distance
             reductions += [
                 Transfer(step, d, peer, chunk, True)
