@@ -35,7 +35,7 @@ from tfdist.liveness.supervision import report_training
 _log = logging.getLogger("tfdist")
 
 _VALUES, _METRIC = "values.npz", "metric-"
-# How often the processes ask each other whether a checkpoint is due.
+# The interval at which processes ask each other whether a checkpoint is due.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _DRAIN_SECONDS = 30.0
 
@@ -214,7 +214,7 @@ class KeptFit(keras.callbacks.Callback):
             self._batches_before = data.taken
             return 0
         self._batches_before = found.position.batches_before
-        # By this count, 0 in a new process, Keras opens the dataset anew.
+        # Keras opens the dataset anew if this count is 0, as in a new process.
         epoch_iterator._steps_seen += self._batches_before
         return found.position.step
 

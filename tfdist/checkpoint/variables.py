@@ -101,7 +101,7 @@ def _bytes_of(variable: Any) -> int:
     size = tf.as_dtype(variable.dtype).size
     if growth_of(variable) is None:
         return math.prod(variable.shape) * size
-    # What is only reserved is not written, and could be more than the disk has.
+    # Reserved rows are not written, and could be more than the disk has room for.
     rows = sum(shard.rows_in_use() for shard in _tf.value_of(variable).shards)
     return int(rows) * (math.prod(variable.shape[1:]) * size + _BYTES_OF_ID)
 
