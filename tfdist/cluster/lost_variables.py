@@ -62,7 +62,7 @@ def losing_variables(strategy: str) -> Iterator[None]:
     if not _kept():
         yield
         return
-    gc.collect()  # Those of models that were deleted are no loss.
+    gc.collect()  # Variables of deleted models are no loss.
     kept = _kept()
     if kept:
         _log.warning(
@@ -93,7 +93,7 @@ def _lost(kind: type) -> type:
 
 def _kept() -> dict[int, tuple[Any, str]]:
     """Returns the variables and tables of this process, by identity, with their names."""
-    # By their types: `isinstance` takes a second for all objects of a process.
+    # Compare types, because `isinstance` takes a second for all objects of a process.
     kinds = {each for kind in (tf.Variable, *_TABLES) for each in _kinds(kind)}
     layers = set(_kinds(keras.Layer))
     objects = gc.get_objects()

@@ -213,7 +213,7 @@ class Membership:
         self._joined = (os.getpid(), type(strategy).__name__)
         # Weakly, or this module would keep the strategy alive until the exit.
         self._strategy = weakref.ref(strategy)
-        # By then servers may be gone that TensorFlow would have delete functions.
+        # At exit, servers may be gone that TensorFlow would ask to delete functions.
         atexit.register(_tf.keep_functions)
 
 

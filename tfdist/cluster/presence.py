@@ -94,7 +94,7 @@ class Presence:
             # Without the lock first: one that stays away must not delay the others.
             if self._problems([task]):
                 if task in self._connected:
-                    # Or else every newly traced function would be sent to it.
+                    # Otherwise every newly traced function would be sent to it.
                     self._change()
             elif self._change(joining=task):
                 _log.warning(
