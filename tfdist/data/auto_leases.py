@@ -187,7 +187,7 @@ def check_operation(node: Any) -> None:
         raise chief_only_reasons.keeps_state(node.op)
     if node.op in _OF_A_PLACE or any(part in node.op for part in _PARTS_OF_NAMES):
         raise chief_only_reasons.of_a_place(node.op)
-    # Those that take it as an input are the stateless ones.
+    # Operations that take the seed as an input are the stateless ones.
     if any(each.name in ("seed", "seed2") for each in definition.attr):
         raise chief_only_reasons.drawn_with_seed(node.op)
 

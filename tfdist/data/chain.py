@@ -178,7 +178,7 @@ def _reads(definition: Any, chain: Sequence[Any]) -> Any:
     return _reachable(reads, below)
 
 
-_STRING, _RESOURCE, _VARIANT = 7, 20, 21  # Of TensorFlow's `DataType`.
+_STRING, _RESOURCE, _VARIANT = 7, 20, 21  # Numbers of TensorFlow's `DataType`.
 
 
 def _have_strings(node: Any, is_batch: bool) -> None:

@@ -73,7 +73,7 @@ class LeasedDataset(_tf.SameDataset):
     def read(self, *lease: tf.Tensor) -> Any:
         """Reads the element of a lease, in the process and the graph that call it."""
         if not self._has_batches:
-            # What opens leases takes several at a time.
+            # The function that opens leases takes several at a time.
             lease = tuple(part[tf.newaxis] for part in lease)
         return self._open(*lease).get_single_element()
 

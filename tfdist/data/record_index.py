@@ -14,7 +14,7 @@ from tfdist.data.source_files import Stamp
 
 _HEADER = struct.Struct("<Q4x")
 _FRAME = _HEADER.size + 4
-# Of CRC-32C, bits reversed, and what TensorFlow adds to a rotated checksum.
+# CRC-32C, bits reversed, and the number that TensorFlow adds to a rotated checksum.
 _CASTAGNOLI, _MASK = 0x82F63B78, 0xA282EAD8
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
