@@ -51,7 +51,7 @@ def split(
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
     shards, rows = locate(entries.rows, sizes, partition_strategy)
-    # Where they fit, int32 rows take half the bytes of int64 ids.
+    # If they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
     return deal(entries._replace(rows=rows), tf.cast(shards, tf.int32), len(sizes))
 
