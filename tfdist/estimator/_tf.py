@@ -143,7 +143,7 @@ class _Finder(MetaPathFinder):
         if spec is None:
             return None
         if fullname in _LEFT_OUT:
-            spec.loader = None  # What Python does for a package without __init__.
+            spec.loader = None  # As for a package without __init__.
         elif isinstance(spec.loader, SourceFileLoader):
             loader = _SourceLoader(spec.loader.name, spec.loader.path)
             loader.importing = self._import
