@@ -14,7 +14,7 @@ from tfdist.federated.server_optimizers import FedAvgM, ServerOptimizer
 # Behind a seed, so that draws for different purposes differ.
 _ORDER, _STREAM = 1, 2
 
-# What each choice must have, and one of tfdist's own.
+# The methods that each choice must have, and a choice of tfdist's own.
 _CHOICES = {
     "rule": (("aggregate", "check"), "Median()"),
     "server_optimizer": (("initial", "apply"), "FedAdam()"),

@@ -18,7 +18,7 @@ from tfdist.federated.client_update import ClientUpdate
 from tfdist.federated.execution import checks
 from tfdist.local_update.model_vector import ModelVector
 
-_CALL_BYTES = 2**27  # Of the updates that one call returns.
+_CALL_BYTES = 2**27  # The most that one call returns.
 
 
 class ClientTraining:

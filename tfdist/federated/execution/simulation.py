@@ -201,7 +201,7 @@ class Simulation:
         )
         if not self._workers.is_server:
             return {}
-        # Those of a worker that was lost meanwhile are not among them.
+        # Clients of a worker that was lost meanwhile are not among them.
         arrived = sum(parcel.header["answered"] for parcel in parcels)
         counts = self.server.finish_round(self._sent(unpacked(parcels)))
         self.training.vector.write(self.server.weights)
