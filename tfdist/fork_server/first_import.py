@@ -28,7 +28,7 @@ class FirstImport:
     """
 
     def __init__(self, imports: Imports) -> None:
-        # Or else an import would take them from there, and ask no finder.
+        # Otherwise an import would take them from there, and ask no finder.
         self._modules = {name: sys.modules.pop(name) for name in _IMPORTED_LATE}
         self._specs = {name: each.__spec__ for name, each in self._modules.items()}
         self._imports = imports
@@ -53,7 +53,7 @@ class FirstImport:
             except RuntimeError:
                 sys.meta_path.insert(0, self)
                 raise
-            # Of a module that is there, the import would take its own specification.
+            # The import would take the specification of a module that is there.
             others = {*self._modules} - {spec.name}
             sys.modules.update({name: self._modules[name] for name in others})
             for variable, value in self._imports.set_variables.items():
@@ -97,7 +97,7 @@ def is_import_setting(name: str) -> bool:
         "XDG_",
     )
     directories = ("HOME", "TMPDIR", "TEMP", "TMP")
-    # Of what the launcher sets for each task, nothing is read on import.
+    # No import reads the variables that the launcher sets for each task.
     is_name = name.isidentifier() and name.isupper() and name not in contract.READ_LATE
     return is_name and (name in directories or name.startswith(prefixes))
 
