@@ -129,7 +129,7 @@ def build(
     if problem and not has_other_kinds and not _has_own_step(model):
         raise problem
     is_needed = always or makes_state or bool(problem) or _may_use_more(model)
-    # Those of an earlier `compile` may be of metrics that are gone.
+    # Writes of an earlier `compile` may be of metrics that are gone.
     _writes.get(model, {}).pop(stage(), None)
     if is_needed:
         try:
@@ -139,7 +139,7 @@ def build(
             is_misfit = not (problem or was_built) and _MISFIT in str(error)
             if is_misfit:
                 advise(error, _CALLED_OTHERWISE.format(model.name))
-            # What Keras has built may be enough. If not, the first step raises the error.
+            # Keras may have built enough. If not, the first step raises the error.
             if problem or always or is_misfit:
                 raise
             _log.debug("could not rehearse the step of %r", model.name, exc_info=True)

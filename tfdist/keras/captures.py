@@ -54,7 +54,7 @@ def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
         *model.metrics_variables,
         *getattr(getattr(model, "optimizer", None), "variables", ()),
     ):
-        # Of a variable in shards, each of these is a variable to TensorFlow.
+        # Each shard of a variable is a variable to TensorFlow.
         for each in getattr(variable.value, "shards", (variable.value,)):
             names[id(each.handle)] = variable.path
     return names

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# By which the shapes of a graph are computed.
+# Operations that computations of shapes consist of.
 _FOLDED: dict[str, Callable[..., Any]] = {
     "AddV2": np.add,
     "Cast": np.asarray,

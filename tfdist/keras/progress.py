@@ -117,9 +117,9 @@ class _Reporter:
         self._steps, self._seconds = 0, 0.0
 
     def follow(self, strides: Iterator[Any], driver: Any) -> Iterator[Any]:
-        # What only some strategies know: what each worker has done, and how stale it was.
+        # Only some strategies report what each worker has done, and how stale it was.
         more = getattr(driver, "progress", dict)
-        # What comes between epochs is no training.
+        # Exclude the time between epochs.
         before = time.monotonic()
         for first, last, data in strides:
             yield first, last, data

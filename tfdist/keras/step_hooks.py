@@ -26,7 +26,7 @@ def install() -> None:
     _patch_tape()
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         _patch_apply(owner)
-    # Where this Keras has it.
+    # Only newer versions of Keras have it.
     if hasattr(keras.optimizers, "MultiOptimizer"):
         _patch_apply_of_several(keras.optimizers.MultiOptimizer)
     _patch_gradient_reduction(keras.optimizers.Optimizer)
@@ -163,7 +163,7 @@ def _patch_average_losses() -> None:
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:
         if global_batch_size is None and current_computation() is not None:
-            # Of a replica's own examples, a mean that is weighted like any other.
+            # The mean over this replica's examples; its weight is applied later.
             per_example_loss = tf.convert_to_tensor(per_example_loss)
             # TensorFlow refuses a scalar in its own words.
             if per_example_loss.shape.rank != 0:
