@@ -32,7 +32,7 @@ _SEVERAL = re.compile(
 _SHAPES = re.compile(
     "[Ii]ncompatible|not compatible|broadcastable|[Dd]imension|to reshape|same (size|shape)"
 )
-# Where in a pipeline, by names that TensorFlow gives.
+# Positions in a pipeline, by names that TensorFlow gives.
 _OF_DATA = re.compile(
     r"Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
@@ -40,8 +40,8 @@ _CALL = re.compile(r'\n+(  File "(?P<path>[^"]+)", line \d+, in .*(?:\n    .*)*)
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # The last one named is the operation that failed; those before called its function.
 _NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
-# What the coordinator logs of an error that it then raises in the program, or of steps that
-# end because of that. Each step that is under way may have one.
+# Log lines of the coordinator about an error that it then raises in the program, or
+# about steps that end because of it. Each step in flight may have one.
 _RAISED_TOO = (
     "encountered the following error when processing closure",
     "Start cancelling closures due to error",

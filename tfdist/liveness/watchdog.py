@@ -28,11 +28,11 @@ from tfdist.liveness.stall import Seen, Stall
 _log = logging.getLogger("tfdist")
 
 _LONGEST_INTERVAL = 5.0
-# How long the main thread may take to raise an error before the process exits.
+# The time that the main thread has to raise an error before the process exits.
 _SECONDS_TO_RAISE = 5.0
 # Added to twice the timeout: how long the watchdog may be silent to its sentinel.
 _SECONDS_FOR_THE_WATCHDOG = 60.0
-# How long a program may take to exit after it raised the error.
+# The time that a program has to exit after it raised the error.
 _SECONDS_TO_END = 10.0
 
 
