@@ -45,7 +45,7 @@ class EpochLogs(keras.callbacks.Callback):
         if self._is_mean:
             # A log of the user's own train_step may be an array.
             mine = {n: float(each) for n, each in logs.items() if np.ndim(each) == 0}
-            # Who had no rows in this epoch has no logs of it, and gets those of the others.
+            # A worker without rows in this epoch has no logs, and gets the others'.
             told = json.dumps(mine if self._mix().has_trained else {}).encode()
             found = self._exchange.gather(np.frombuffer(told, np.uint8)).values()
             logs.update(mean_by_name([json.loads(each.tobytes()) for each in found]))

@@ -68,7 +68,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._rejoining = rejoining
         self._settings = settings
         self._fits = 0
-        # Where the others are, from when this worker comes back until it has caught up.
+        # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None
         self._shares: SharedData | None = None
         self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
@@ -131,7 +131,7 @@ class LocalUpdateDriver(DefaultDriver):
     @contextlib.contextmanager
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
-        # Not where a callback calls `fit` within another one.
+        # A `fit` that a callback calls within another one does not count.
         self._fits += len(self._calls) == 1
         self._exchange.fit = self._fits
         try:

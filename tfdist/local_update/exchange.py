@@ -40,12 +40,12 @@ class Exchange(Messenger):
         timeout: float,
     ) -> None:
         super().__init__(transport, members, names, timeout)
-        # What was known halfway through each of the last means, when all have heard all.
+        # Versions known halfway through each of the last means, when all heard all.
         self._heard = tuple(members.versions)
         self._versions = [self._heard]
         self.rejoin_listener: RejoinListener | None = None
         self.admitted: Request | None = None
-        self._among = members.present  # Those in the last mean.
+        self._among = members.present  # Workers of the last mean.
 
     @in_turn
     def gather(self, array: np.ndarray) -> dict[int, np.ndarray]:
@@ -104,7 +104,7 @@ class Exchange(Messenger):
         return self._mean(self._next_key - 2, vector, _exact(vector))
 
     def _mean(self, key: int, vector: np.ndarray, wire: Wire) -> np.ndarray:
-        # Who comes back in a mean takes part in the next one.
+        # A worker that comes back during a mean takes part in the next one.
         present = [i for i in self._among if i in self.members.present]
         coder, place = wire.coder, present.index(self.members.me)
         begin, end = (
@@ -124,7 +124,7 @@ class Exchange(Messenger):
         result = vector.copy()
         payload, result[begin:end] = wire.means.send(mean, begin)
         self._publish(key + 1, Call.MEAN, payload, begin)
-        # Those that take part alone: another may wait for this worker's next message.
+        # Only from those present: another may wait for this worker's next message.
         found = self._collect(key + 1, Call.MEAN, dict.fromkeys(found, _ALL))
         for each in found.values():
             values = coder.decode(each.payload, each.begin)

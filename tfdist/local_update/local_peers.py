@@ -93,7 +93,7 @@ class LocalPeers:
             again = f"{self._names[self.me]}, started again"
             return {**self._replayed.next_texts(), again: text}
         found = self._exchange.gather(np.frombuffer(text.encode(), np.uint8))
-        # What a worker reads here may end it: not before the others have read its text.
+        # A worker that a text ends must not end before the others have read its own.
         self._exchange.gather(_NONE)
         texts = {self._names[i]: bytes(each).decode() for i, each in found.items()}
         if self._record is not None:

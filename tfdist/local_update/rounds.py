@@ -93,7 +93,7 @@ def balanced_groups(sizes: Sequence[int], count: int) -> list[list[int]]:
     groups: list[list[int]] = [[] for _ in range(count)]
     total = [0] * count
     for index in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        # Of groups of the same size the one of fewest variables: none stays empty.
+        # The fewest variables decide between groups of equal size, so none stays empty.
         least = min(range(count), key=lambda each: (total[each], len(groups[each])))
         groups[least].append(index)
         total[least] += sizes[index]
