@@ -61,7 +61,7 @@ def split_and_place(
         raise error
     if best is whole:
         return best
-    # That is compared with what is done by hand, too, which knows of no parts.
+    # Placements by hand, which know of no parts, are compared with this one, too.
     compared = (whole or best).compared
     seconds = whole.seconds if whole else None
     return replace(best, compared={**compared, WHOLE: seconds})

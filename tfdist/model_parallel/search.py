@@ -16,7 +16,7 @@ Move = dict[int, int]
 # So many kicks in a row without a gain end the search.
 _FRUITLESS = 40
 _SHIFTS = (1, 2, 4, 8, 16, 32)
-# Of larger graphs the pairs are too many to swap each.
+# Larger graphs have too many pairs to swap each.
 _SWAPPED = 40
 _LESS = 1 - 1e-9
 

@@ -111,7 +111,7 @@ class _Splitting:
 
     def _pieces(self, node: LayerNode) -> list[LayerNode]:
         split = self._split[node.name]
-        # By rows, a part gives a summand of the whole output; by columns, a share of it.
+        # By rows, a part gives a summand of the whole output; by columns, a share.
         given = self._given(node) if split.by == ROWS else node.activations
         share = 1 if split.by == ROWS else split.parts
         parts = [
