@@ -37,7 +37,7 @@ def seconds_per_byte(strategy: Any) -> float | None:
     try:
         # The step for which this is asked may be being traced.
         with strategy.activity.call(), tf.init_scope():
-            # How long the chief takes to have anything copied is not the link's doing.
+            # Subtract the chief's time for any copy, which is not the link's.
             answer = _fastest_copy(worker, 1)
             copy = _fastest_copy(worker, BYTES // tf.float32.size)
     except tf.errors.OpError:

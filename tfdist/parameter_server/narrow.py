@@ -87,7 +87,7 @@ def _sent(gradient: tf.Tensor, holder: Any) -> tf.Tensor:
     meant = gradient + before
     sent = tf.cast(meant, tf.bfloat16)
     left = meant - tf.cast(sent, meant.dtype)
-    # What is not finite would stay so forever.
+    # Drop a value that is not finite, which would stay so forever.
     left = tf.where(tf.math.is_finite(left), left, tf.zeros_like(left))
     (handle,) = handles
     kept = tf.raw_ops.AssignVariableOp(resource=handle, value=left)

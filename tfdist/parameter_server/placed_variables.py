@@ -84,7 +84,7 @@ class PlacedVariables:
         """Returns how to split a weight for which nobody has said anything, or None."""
         if not self._splits_large or being_created().request.partitioner is not None:
             return None
-        # Not to measure the link for nothing.
+        # Measure the link only if the answer matters.
         if not may_be_split(spec):
             return None
         partitioner = partitioner_for(spec, self._num_ps, self._seconds_per_byte())
@@ -142,7 +142,7 @@ class PlacedVariables:
 
         What is not one of the strategy's, such as a lookup table, is left out.
         """
-        # By identity: handles are tensors, which compare element by element.
+        # Keyed by identity, because tensors such as handles compare by element.
         known = {
             id(variable.handle): (variable, name) for variable, name in self.existing()
         }

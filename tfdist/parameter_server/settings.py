@@ -82,7 +82,7 @@ def settings_of(
     stall_timeout = _stall_timeout(stall_timeout)
     check_on_stall(on_stall)
     config = _chief_of(cluster_resolver)
-    # How many devices the workers have is known once they are connected.
+    # The number of the workers' devices is known once they are connected.
     for_workers(consistency, len(config.cluster.worker))
     return Settings(
         config,

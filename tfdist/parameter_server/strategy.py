@@ -167,7 +167,7 @@ class ParameterServerStrategy(
         self.gates, self.caches = parts.gates, parts.caches
         self.exchanges = parts.exchanges
         self._parts = parts
-        # By replicas now, of which a worker with several GPUs has several.
+        # From here on, the policy counts replicas; a worker may have several.
         self._consistency = for_workers(settings.consistency, self.num_replicas)
         self._measures = settings.measures
 
@@ -180,7 +180,7 @@ class ParameterServerStrategy(
 
     def _connect(self, settings: Settings, watched: WatchedCluster) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
-        # Even if this fails: TensorFlow cannot be asked to connect a process twice.
+        # Even after a failure, TensorFlow cannot connect a process again.
         MEMBERSHIP.joined(self)
         self.servers, self.activity = watched.servers, watched.activity
         self.presence, self.watchdog = watched.presence, watched.watchdog

@@ -256,7 +256,7 @@ class Caches:
         if not self._used:
             return
         used = list(self._used.values())
-        # Those that are under way keep back changes after this.
+        # Steps in flight hold back changes after this.
         if not self._strategy.in_flight.under_way():
             self._used = {}
         for steps in used:

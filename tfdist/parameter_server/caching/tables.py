@@ -145,7 +145,7 @@ class Table:
         fetched: tf.Tensor | None = None,
     ) -> None:
         """Adds the worker's changes of some rows on the ps, and counts."""
-        # What is due by its age alone has nothing to send.
+        # A row that is due by its age alone has nothing to send.
         is_due &= own != 0
         pushed, changes = tf.boolean_mask(rows, is_due), tf.boolean_mask(change, is_due)
         norms = tf.boolean_mask(own, is_due)

@@ -26,9 +26,9 @@ from tfdist.parameter_server.steps.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits until one of the steps in flight finishes; at SIGTERM, until
-# all have. The batches of slower steps are put back. A worker may need seconds for the
-# first message of a new number of steps.
+# The time that a checkpoint waits until one of the steps in flight finishes; at
+# SIGTERM, until all have. The batches of slower steps are put back. A worker may need
+# seconds for the first message of a new number of steps.
 _SECONDS_FOR_A_STEP = 10.0
 _SECONDS_FOR_STEPS = 2.0
 _SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.

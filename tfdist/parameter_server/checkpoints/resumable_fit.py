@@ -166,7 +166,7 @@ class ResumableFit(keras.callbacks.Callback):
             except (CheckpointMismatchError, *_LOST_PS_ERRORS):
                 raise
             except tf.errors.InvalidArgumentError as error:
-                # Not the file is at fault: a table that grows is of another kind.
+                # The file is intact, but a growing table is of another kind.
                 raise CheckpointMismatchError(
                     f"the checkpoint {path} is of another model: {_said_by(error)}"
                 ) from error
@@ -237,7 +237,7 @@ class ResumableFit(keras.callbacks.Callback):
                 snapshot.put_back if fits else None,
                 snapshot.is_by_lease,
             )
-            # By this count, 0 in a new process, Keras opens the dataset anew.
+            # Keras opens the dataset anew if this count is 0, as in a new process.
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 

@@ -20,10 +20,10 @@ class Pipeline:
         self._outputs = [each.name for each in function.outputs]
         self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
         inputs = _inputs_of(function)
-        # As of a step: a copy with its seed would draw the same numbers in each
-        # function.
+        # A copy with its seed would draw the same numbers in each function, as a step
+        # would.
         without_seeds(definition)
-        # By names of their own: TensorFlow deletes those of a dataset with it, and has
+        # Use new names. TensorFlow deletes functions of a dataset with it, and has
         # never told the workers of a dataset made before the process joined them.
         _tf.add_functions(renamed(definition, "by_lease"))
         _leave_out(definition, inputs)

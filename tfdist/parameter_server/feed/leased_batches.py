@@ -34,7 +34,7 @@ from tfdist.parameter_server.feed.sources import ChiefBatches
 
 _log = logging.getLogger("tfdist")
 
-_NO_RECORD = "Dataset was empty."  # What TensorFlow says where it finds none.
+_NO_RECORD = "Dataset was empty."  # TensorFlow's error.
 # A worker opens the file of a record in 60 to 80 microseconds, in which 1 Gbit/s sends 10 kB.
 _LEAST_RECORD_BYTES = 16_384
 # Each has functions of its own on the workers, the step among them. A program whose

@@ -11,7 +11,7 @@ from tfdist.data.errors import SourceError
 from tfdist.data.source_files import Stamp
 from tfdist.parameter_server.feed.worker_calls import on_workers
 
-# What is compared of each file: its size, and this many bytes at its beginning and its end.
+# Files are compared by size, and by this many bytes at the beginning and at the end.
 _MOST_BYTES = 1024
 _AT_ONCE = 16
 _BUFFER_BYTES = 4096

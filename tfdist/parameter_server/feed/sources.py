@@ -74,7 +74,7 @@ class ChiefBatches(Source):
     def part(self, argument: Any, first: Any, steps: int) -> Any:
         """Returns some of the rows."""
         rows = argument[first : first + steps]
-        # Where `first` is a tensor, the slice has lost its length.
+        # If `first` is a tensor, the slice has lost its length.
         return tf.ensure_shape(rows, [steps, argument.shape[1]])
 
     def tensors(

@@ -49,8 +49,8 @@ from tfdist.variables.reserved_rows import refuse_tables_that_grow, warn_of_full
 
 _log = logging.getLogger("tfdist")
 
-# How fast the current call of `fit` or `evaluate` sends steps, and whether it shows its
-# progress; None for one step at a time.
+# The pace at which the current call of `fit` or `evaluate` sends steps, and whether it
+# shows its progress; None for one step at a time.
 _pace: ContextVar[tuple[Pace, bool] | None] = ContextVar("pace", default=None)
 
 
@@ -278,7 +278,7 @@ class ParameterServerDriver(DefaultDriver):
         policy, wire_dtype = self.strategy.consistency, self.strategy.wire_dtype
         return LinkUse(
             traffic,
-            # Of all replicas, a step finishes every `seconds`.
+            # All replicas together finish a step every `seconds`.
             seconds * self.strategy.num_replicas,
             may_narrow=not wire_dtype and go_together(policy, Every(), "bfloat16"),
             may_merge=go_together(policy, Every(STEPS), wire_dtype),

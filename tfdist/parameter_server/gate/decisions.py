@@ -68,7 +68,7 @@ def release(slots: Slots, bound: int) -> Release:
     is_ready = tf.equal(slots.phase, Phase.READY)
     is_computing = tf.equal(slots.phase, Phase.COMPUTING)
     is_active = is_ready | is_computing
-    # How many more writes of others each step can bear before its own.
+    # The number of writes by others that each step can still bear before its own.
     room = slots.began + (bound - written)
     # In every matrix, the row is a step, and the column one that is compared with it.
     has_no_more_room = room <= _column(room)

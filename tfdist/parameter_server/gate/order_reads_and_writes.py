@@ -20,7 +20,7 @@ from tfdist.parameter_server.step_graph.used_inputs import (
     used_inputs,
 )
 
-# What reads a variable or a table and leaves it as it is. All else may write.
+# Operations that read a variable or a table and do not write. All others may.
 _READS = frozenset(
     {
         "ReadVariableOp",

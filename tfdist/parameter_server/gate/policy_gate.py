@@ -17,7 +17,7 @@ from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate
 
 _log = logging.getLogger("tfdist")
 
-# What else a step may be told in place of its ticket.
+# Answers that a step may get in place of its ticket.
 _DROPPED, _FAILED = -2, -3
 _STOP, _LEAVE = -1, -2  # in place of a phase
 _GO_ON = 0
@@ -44,8 +44,8 @@ class PolicyGate(WaitingGate):
         self._schedule = Schedule(policy)
         with tf.device(self.device):
             self._requests = tf.queue.FIFOQueue(
-                # Who asks must not wait for room: three messages of a step, and those
-                # of the chief.
+                # Room for three messages per step and those of the chief, so that no
+                # sender waits.
                 4 * num_workers + 4,
                 [tf.int64],
                 [[2]],

@@ -93,7 +93,7 @@ class WaitingGate(Gate):
             worker = self._meter.worker(variable)
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
-                # Of a step that was taken from this worker.
+                # Tickets of a step that was taken from this worker.
                 left = tf.raw_ops.QueueSizeV2(handle=line)
                 drained = tf.raw_ops.QueueDequeueManyV2(
                     handle=line, n=left, component_types=[tf.int64]

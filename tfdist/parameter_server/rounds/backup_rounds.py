@@ -135,7 +135,7 @@ class LeadTurnstile(Turnstile):
                 at = tf.reshape(worker, [1])
                 stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
                 with tf.control_dependencies([stopped]):
-                    # Those that wait may have counted on this one.
+                    # Waiting steps may have counted on this one.
                     woken = self._wake(None, ~adds)
                 full = tf.raw_ops.QueueEnqueueManyV2(
                     handle=self._full.handle, components=[count]

@@ -77,7 +77,7 @@ class Rounds:
             with tf.name_scope(self.gate.scope), tf.device(self.gate.device):
                 is_part = here >= self._first(ticket)
             self.gate.entered(here, is_part)
-            # Of weights of two rounds, a gradient is one of neither: it counts nowhere.
+            # A gradient of weights of two rounds belongs to neither: it counts nowhere.
             computed_in = _same_as(first, list(entered.values()))
 
             def contribute(contribution: Contribution) -> None:

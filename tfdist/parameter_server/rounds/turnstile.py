@@ -186,7 +186,7 @@ class Turnstile:
         """Wakes what waits for the round that has begun, or all that wait."""
         woken = []
         for i, queue in enumerate(self._wake_ups):
-            # Those that are there already will do, and must not become ever more.
+            # Elements that are there already suffice, and must not become ever more.
             missing = self._num_workers - tf.raw_ops.QueueSizeV2(handle=queue.handle)
             count = tf.where(is_due, tf.maximum(missing, 0), 0)
             if begun is not None:

@@ -121,7 +121,7 @@ def _run(state: _State) -> None:
     with _tf.executor_scope(_tf.new_executor()):
         while (update := state.updates.get()) is not None:
             _call(state, update)
-            # What it holds must not live on while this waits for the next one.
+            # Let the update's objects be freed while this waits for the next one.
             del update
 
 

@@ -148,7 +148,7 @@ def _push(
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return
-    # Of what is only added to, the worker begins with zeros: its value is the change.
+    # A variable that is only added to begins with zeros, so its value is the change.
     change = value - before if variable.is_read else value
     with tf.device(variable.device):
         tf.raw_ops.AssignAddVariableOp(resource=handle, value=change)

@@ -107,8 +107,8 @@ def messages(nodes: Iterable[Node]) -> list[Message]:
     nodes = in_order(nodes)
     tasks = {node.name: node.task for node in nodes}
     levels = _latest_levels(nodes, tasks)
-    # By sender and receiver, the first and the last level at which to send each tensor
-    # (an output) or signal (the name of a node).
+    # The first and the last level at which to send each tensor (an output) or signal
+    # (the name of a node), by sender and receiver.
     spans: dict[tuple[str, str], dict[Output | str, tuple[int, int]]] = {}
     for node in nodes:
         everything: tuple[Output | str, ...] = (*node.inputs, *node.after)

@@ -102,9 +102,9 @@ class _Packing:
         takes_turns = {*waits, *waits.values()}
         arrived: dict[int, str] = {}
         made: list[Any] = []
-        # By task, what replaces an input there.
+        # The replacements of inputs, by task.
         replaced: dict[str, dict[str, str]] = defaultdict(dict)
-        # What waits comes after what it waits for.
+        # Parts that wait come after the parts that they wait for.
         for i in (*(i for i in range(len(sent)) if i not in waits), *waits):
             part = sent[i]
             several = len(part.outputs) + len(part.signals) > 1
@@ -269,7 +269,7 @@ class _Packing:
         waits = [*message.signals, *before]
         parts = [self._part(each, sender) for each in message.outputs]
         if len(parts) == 1:
-            # Of any type and shape, those that cannot be packed, too.
+            # A single part may have any type and shape, even one that cannot be packed.
             (part,) = parts
             inputs = [part.reference, *(f"^{each}" for each in waits)]
             sent = sender.add("Identity", inputs, T=part.dtype)

@@ -14,8 +14,8 @@ from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.tasks import WORKER, task_at
 from tfdist.parameter_server.step_graph.used_inputs import sources_of, used_inputs
 
-# What a step does with a variable of which a worker can have a copy. The others look up
-# or update some rows, or pass the variable on to a function.
+# Operations of a step on a variable of which a worker can have a copy. All others look
+# up or update some rows, or pass the variable on to a function.
 _READ = "ReadVariableOp"
 _ADD, _SUBTRACT, _SET = (
     "AssignAddVariableOp",
@@ -176,7 +176,7 @@ def _node(op: tf.Operation) -> Node:
 def _type_of(ops: Sequence[tf.Operation]) -> tuple[tf.DType, tf.TensorShape]:
     """Returns the dtype and the shape of the variable that these operations use."""
     tensors = [op.outputs[0] if op.type == _READ else op.inputs[1] for op in ops]
-    # What reads may know less of the shape than what writes.
+    # A read may know less of the shape than a write.
     shapes = [each.shape for each in tensors if each.shape.is_fully_defined()]
     return tensors[0].dtype, shapes[0] if shapes else tensors[0].shape
 

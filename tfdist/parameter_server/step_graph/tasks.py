@@ -40,7 +40,7 @@ def waits_of(
     before = {op.name for op in sources_of(roots)}
     waits = {}
     for name, op in operations.items():
-        # What the entered operations depend on cannot wait for them.
+        # The inputs of the entered operations cannot wait for them.
         if name not in before:
             tasks = {task_at(homes[i.op.name]) for i in op.inputs if i.op.name in homes}
             waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
