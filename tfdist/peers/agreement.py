@@ -177,7 +177,7 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
     if not _tf.draws_at_random(dataset):
         (batch,) = _first(dataset, 1) or [None]
         return checksums.of_tensors(f"{name}, its first batch", batch), False
-    # What several threads draw has no agreed seed, so what they draw from is compared.
+    # Draws of several threads have no agreed seed, so their inputs are compared.
     parts = _tf.parts_before_draws(dataset)
     if parts:
         first = [_first(part, _FIRST_ELEMENTS) for part in parts]

@@ -277,7 +277,7 @@ def _fewest_rows(adapter: Any) -> int:
     try:
         size, last = adapter.batch_size or 0, adapter.partial_batch_size or 0
     except NotImplementedError:
-        # Of a `PyDataset`, for example, every batch may have another size.
+        # Every batch of a `PyDataset`, for example, may have another size.
         return 0
     return min(size, last or size)
 
