@@ -75,7 +75,7 @@ class Chain:
             tensor.targets.append(pieces[edge.target])
         for each in tensors.values():
             each.targets.sort()
-            # What stays in its piece crosses no cut.
+            # A tensor that stays in its piece crosses no cut.
             if each.targets[-1] > each.source:
                 yield each
 

@@ -11,8 +11,8 @@ from tfdist.pipeline.chain import Chain, Ends
 from tfdist.pipeline.errors import PipelineError
 from tfdist.pipeline.step_time import Execution, step_seconds
 
-# Of an order of the layers at most this many cuts are tried, and fewer if their tasks, with
-# a message each, and tensors are more than this in all: about a second.
+# The most cuts that are tried, fewer if their tasks (with a message each) and tensors
+# are more than this effort in all: about a second.
 _TRIED = 1_500
 _EFFORT = 1_000_000
 _LIMITS = 8

@@ -140,7 +140,7 @@ class PipelineDriver(DefaultDriver):
     ) -> Iterator[None]:
         """Refuses models before their first step; at an error, forgets what is under way."""
         refusals.check(model)
-        # What a step returns is waited for after it, where Keras and callbacks read it.
+        # Keras and callbacks wait for the results of a step when they read them.
         with self._needing_workers():
             if method != "fit":
                 yield

@@ -94,7 +94,7 @@ class StageFunction:
                 return given
 
             self._traced = _tf.function(on_tensors, recipe.specs)
-        # What follows, such as the optimizer's update, is placed where its inputs are.
+        # Later operations, such as the update, are placed where their inputs are.
         with on(self._device):
             copies = [tf.identity(each) for each in self._traced(*tensors)]
         assert self._results is not None

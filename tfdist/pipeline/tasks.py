@@ -208,7 +208,7 @@ class Tasks:
     @contextlib.contextmanager
     def _task(self, of: _Replica) -> Iterator[list[Any]]:
         results: list[Any] = []
-        # Or TensorFlow would run all microbatches at once, and keep what all of them need.
+        # Otherwise TensorFlow would run all microbatches at once, and keep all tensors.
         with on(of.device), tf.control_dependencies(of.after):
             yield results
             of.after = [tf.group(*(r for r in results if r is not None))]
