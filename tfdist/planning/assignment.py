@@ -58,7 +58,7 @@ class Assignment:
             indices = self._items.axes[i][1]
             edges = [indices * ps // num_ps for ps in range(num_ps + 1)]
             for ps, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
-                # Of an axis shorter than the number of ps, some ps get nothing.
+                # If an axis is shorter than the number of ps, some ps get nothing.
                 if stop > start:
                     self._cut(i, ps, start, stop)
 
