@@ -21,7 +21,7 @@ _WARM_UP = 0.25
 # reach, or if workers lose such a share of their time to it: in step with each other,
 # they all need it at once, and none needs it meanwhile.
 _BUSY, _LOST = 0.9, 0.2
-# Of the time of a step that nothing else runs alongside.
+# The share of the time of a step that nothing else runs alongside.
 _MOST = 0.5
 # A spread that no time shows.
 _NONE = 1e-6
@@ -99,7 +99,7 @@ def simulate(
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
 
     found = outcome(hosts)
-    # What other programs take counts only where the tasks need all cores.
+    # The load of other programs counts only if the tasks need all cores.
     if hosts.share_one and found.busy[CORES] > hosts.share:
         found = outcome(replace(hosts, cores=hosts.share * hosts.cores, share=1.0))
     return found

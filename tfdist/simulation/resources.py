@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.simulation.simulator import Event, Simulator, Timer
 
-# What is left of an activity by rounding, relative to what it has progressed.
+# The rest of an activity that rounding leaves, relative to its progress.
 _ROUNDING = 1e-12
 
 
@@ -291,7 +291,7 @@ def max_min_rates(
         step = max(min([*tops, nearest - level]), 0.0)
         level += step
         free = [each - step * used for each, used in zip(free, load, strict=True)]
-        # Not by what is left, which rounding may keep from 0.
+        # Do not compare the rest with 0, since rounding may leave some.
         exhausted = {each for each, top in enumerate(tops) if top <= step}
         stopped = {
             at

@@ -8,7 +8,7 @@ from tfdist import views
 from tfdist.simulation.prediction import Curve
 from tfdist.views import render, table_of
 
-# By a part of a bound's name.
+# Advice by a part of a bound's name.
 _WHAT_HELPS = {
     "ps's link": "more ps, faster links, or fewer bytes",
     "of the fullest ps": "more ps",
