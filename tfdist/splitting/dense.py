@@ -44,7 +44,7 @@ class Dense(keras.layers.Dense):
     def __init__(self, units: int, *, parts: int, by: str = "", **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         self.split = Split(parts, by)
-        # That of the join's output, wherever that is computed.
+        # The regularizer of the join's output, wherever that output is computed.
         self._of_activity: Any = self.activity_regularizer
         self.activity_regularizer: Any = None
 
