@@ -15,9 +15,9 @@ from tfdist.variables.fused_kernels import Kernel, kernel_for
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
-# What the update steps of Keras's optimizers call; replaced on an instance, they decide.
+# Methods that Keras's update steps call; replaced on an instance, they decide.
 _METHODS = frozenset({"update_step", "assign", "assign_add", "assign_sub"})
-# Whether updates are left to Keras, operation by operation.
+# True if updates are left to Keras, operation by operation.
 _left_to_keras: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "left_to_keras", default=False
 )
