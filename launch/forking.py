@@ -35,7 +35,7 @@ def is_wanted(mode: str, forkable: Sequence[TaskPlan]) -> bool:
 def environment(
     plans: Sequence[TaskPlan], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment in which the fork server imports TensorFlow."""
+    """Returns the environment for the fork server's import of TensorFlow."""
     first, *rest = [{**environ, **plan.env} for plan in plans]
     common = {
         name: value

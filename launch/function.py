@@ -51,12 +51,12 @@ def run(
     the tasks print is shown here; an interrupt is the function's, and ends the cluster.
 
     Args:
-        function: What to call.
+        function: The function to call.
         *args: Its arguments; `functools.partial` gives it keyword arguments.
         num_ps: Number of parameter servers.
         num_workers: Number of workers, at least 1.
-        program: Which tasks call it, as the flag of `launch.local`: `coordinator`, the
-            chief; `every_task`, all; `auto`, the chief if there are ps, or else all.
+        program: The tasks that call it, as in the flag of `launch.local`: `coordinator`,
+            the chief; `every_task`, all; `auto`, the chief if there are ps, or else all.
         **options: `log_dir`, `checkpoint_dir`, `gpus_per_worker`, and attributes of
             `Job`, such as `max_restarts`, which is 0 unless given.
 
@@ -64,7 +64,7 @@ def run(
         What it returned in the chief, or without one in the first worker.
 
     Raises:
-        Exception: What the function raised; its `__cause__` has the traceback of there.
+        Exception: The function's own error; its `__cause__` has the traceback there.
         LaunchError: If the cluster did not start, or a task ended otherwise, as when it is
             killed.
         TypeError: If the function is none, an option is unknown, or what has to travel

@@ -106,7 +106,7 @@ def make_job(
         environ: The environment in which the tasks will be started.
         gpus_per_worker: The number of GPUs per worker; None shows all GPUs to every
             task that trains.
-        checkpoint_dir: Where the script keeps its checkpoints.
+        checkpoint_dir: The directory of the script's checkpoints.
         timeline: The file of when each step did what.
         **limits: Other attributes of `Job`: its timeouts, `echo`, `chatty`, `network`
             and the limits of restarts.
@@ -136,7 +136,7 @@ def _told(
     timeline: str | None,
     limits: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Returns the variables by which a script learns what the launcher was told."""
+    """Returns the variables that tell a script about the launcher's flags."""
     told = {}
     if checkpoint_dir is not None:
         told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)

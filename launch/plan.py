@@ -151,7 +151,7 @@ def plan(
     """Plans every task of the cluster, in the order of `cluster.tasks()`.
 
     Args:
-        cluster: Who is in the cluster.
+        cluster: The members of the cluster.
         program: The user's script and its flags.
         kind: One of `PROGRAM_KINDS`. A coordinator program runs the script on the chief
             and the evaluator, and a server on each ps and worker; an every-task

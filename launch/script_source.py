@@ -181,7 +181,7 @@ def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
 
     Args:
         tree: The source.
-        package: Where it is; () for a script, which can import nothing relative to it.
+        package: Its package; () for a script, which can import nothing relative to it.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

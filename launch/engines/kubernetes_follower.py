@@ -28,8 +28,8 @@ class Follower:
 
     Args:
         client: The job's namespace.
-        record: What is known about it.
-        job: What was submitted; None for a job that was submitted before.
+        record: The record of the job.
+        job: The submitted job; None for a job that was submitted before.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Follower:
 
 
 def selector(name: str) -> str:
-    """Returns the labels by which a job's objects are found."""
+    """Returns the labels that select a job's objects."""
     labels = Pods(name, "", ()).labels()
     return ",".join(f"{key}={value}" for key, value in labels.items())
 

@@ -45,13 +45,13 @@ class Pods:
     Attributes:
         name: The job's name.
         image: The image of every pod.
-        command: What the launcher's pod runs.
+        command: The command of the launcher's pod.
         python: The interpreter in the image.
         grace_period: Seconds that a task may take to end.
         patience: Seconds that a pod waits without a launcher.
         work_dir: The working directory; '' for the image's own.
         env: Variables for every pod.
-        resources: What the pods of each role ask for, as `resources_of` returns it.
+        resources: The requests of the pods of each role, from `resources_of`.
         ps_node_selector: The labels of nodes for ps.
         extra: A part of a pod's `spec`, merged into every pod.
     """

@@ -76,7 +76,7 @@ def nodes(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _lost(pods: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Returns the tasks of which every pod has failed."""
+    """Returns the tasks whose pods have all failed."""
     there = {task_of(pod) for pod in pods if pod["status"].get("phase") != "Failed"}
     return {task_of(pod) for pod in pods} - there
 

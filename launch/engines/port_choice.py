@@ -30,7 +30,7 @@ class OwnPorts:
         """Returns what is missing, by host; under None what no host alone can mend.
 
         Args:
-            free: Those of the candidates that are free, by host.
+            free: The free candidates, by host.
         """
         wanted = f" from --first_port={self.first_port}" if self.first_port else ""
         return {

@@ -32,10 +32,10 @@ class Report:
     """The resources of a host.
 
     Attributes:
-        problems: What is wrong with it, each after the host's name.
+        problems: The problems of a host, each after its name.
         versions: The version of Python and of each of `PACKAGES` that it has.
         lacks: The modules that it lacks.
-        ports: Those of the candidates that are free.
+        ports: The free candidates.
         proxies: The variables of its environment that name proxies.
         secure: What it has to close its ports: `stunnel` (its path, or ''), `version`,
             `open` (why its ports cannot be closed, or '') and `has_ipv6`; empty if

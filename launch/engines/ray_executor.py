@@ -58,11 +58,11 @@ class Executor:
         memory: The memory that it reserves for each, such as `4G`.
         address: The cluster, as `ray.init` takes it. It is not used if this process is
             connected to one already.
-        runtime_env: What Ray prepares on the nodes, as `ray.init` takes it.
+        runtime_env: The environment that Ray prepares on the nodes, as for `ray.init`.
         env: Variables for the workers.
         timeout: Seconds within which Ray must have reserved everything.
-        secure: What keeps strangers out: nothing does, which `off` warns of. `private`
-            says that nobody else can reach the nodes.
+        secure: The protection from unauthorized hosts. There is none, and `off` warns of
+            that. `private` says that nobody else can reach the nodes.
 
     Raises:
         ValueError: If an argument is out of range.

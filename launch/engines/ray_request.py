@@ -25,7 +25,7 @@ class Group:
 
     Attributes:
         tasks: Their names.
-        bundle: What each task needs; those of `worker:*` also need `gpus`.
+        bundle: The resources of each task; tasks of `worker:*` also need `gpus`.
         gpus: The GPUs of each worker.
         apart: Whether each of them wants a node of its own.
     """
@@ -66,7 +66,7 @@ class Request:
     Attributes:
         address: The cluster, as `ray.init` takes it.
         groups: Its tasks. The job gets all of them or none.
-        runtime_env: What Ray prepares on each node before a task starts there.
+        runtime_env: The environment that Ray prepares on a node before its first task.
         timeout: Seconds within which Ray must have reserved everything.
         later: Workers that the job can start without, each alone; any of them may be
             the first that Ray has room for.

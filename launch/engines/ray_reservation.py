@@ -21,10 +21,10 @@ class Reservation:
     They go with the process that made them, however it ends.
 
     Args:
-        groups: What is needed.
+        groups: The groups that are needed.
         timeout: Seconds within which Ray must have reserved it.
         is_over: Asked now and then whether to stop waiting.
-        source: Where the user sets the timeout, for errors.
+        source: The place where the user sets the timeout, for errors.
 
     Raises:
         EngineError: If Ray cannot reserve everything in time.

@@ -40,15 +40,15 @@ class Record:
         engine: One of `launch.engines.engine.ENGINES`.
         machine: The name of the machine that started it.
         pid: The process that started it, or keeps it if that one has gone.
-        pid_since: When that process began, in seconds since the epoch.
-        started: When, as ISO 8601.
+        pid_since: The start of that process, in seconds since the epoch.
+        started: The time of the start, as ISO 8601.
         log_dir: The directory of its log files, as an absolute path.
         output: The file of the launcher's output; '' if it is on a terminal.
         tf_config: The TF_CONFIG of its first task.
         tasks: The host, the address and the log file of each task, by its name.
         grace_period: Seconds that a task may take to end before it is killed.
-        job_id: What the engine calls the job; '' if it has no name for it.
-        where: Where the engine finds the job again, in its own words.
+        job_id: The engine's name of the job; '' if it has none.
+        where: The place where the engine finds the job again, in its own words.
         min_workers: How many workers are enough; None if it needs all.
     """
 

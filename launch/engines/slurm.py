@@ -85,7 +85,7 @@ def detach(job: Batch, record: Record) -> None:
 def run_in_allocation(
     job_id: str, first: Node, prepare: Callable[[], tuple[Job, Record]]
 ) -> int:
-    """Runs a job on the nodes of this process, of which the first is this one.
+    """Runs a job on the nodes of this process, the first of which is this one.
 
     The job goes back into Slurm's queue if Slurm takes the nodes before its program has
     succeeded. `prepare` looks at the nodes; its `EngineError` is raised unless that is why.

@@ -56,7 +56,7 @@ class Batch:
     Attributes:
         name: Its name.
         parts: Its nodes; several parts make a heterogeneous job.
-        command: What its first node runs.
+        command: The command of its first node.
         cwd: The working directory.
         output: The file of the command's output.
         warning: Seconds before the time limit at which Slurm warns the command.

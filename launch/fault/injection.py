@@ -33,7 +33,7 @@ class Injection:
 
     Attributes:
         fault: The fault.
-        at: When it was injected, in seconds since 1970.
+        at: The time of the injection, in seconds since 1970.
         seconds: How long the job took to recover. After the death of a task, it has
             recovered once a new process is running and the script has reported a step.
             Other faults count from their end until the script has reported a step.

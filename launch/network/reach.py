@@ -28,9 +28,9 @@ class Protection:
     """The protection of a job against unauthorized hosts.
 
     Attributes:
-        notice: What to tell the user.
+        notice: The notice for the user.
         is_open: Whether the ports are open to other machines.
-        confined: What must answer the tasks' calls of bind, if anything.
+        confined: The answerer of the tasks' calls of bind, if any.
     """
 
     notice: str

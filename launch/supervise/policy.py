@@ -176,7 +176,7 @@ def restart_delay(
     The first restart within a window is immediate; then the delay doubles each time.
 
     Args:
-        earlier: When the job recovered before, in seconds on a steady clock.
+        earlier: The times of earlier recoveries, in seconds on a steady clock.
         now: The time on the same clock.
         max_restarts: How many restarts are allowed within the window.
         window: The length of the window, in seconds.
@@ -198,7 +198,7 @@ def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
     """Returns True if a task has died twice for its memory, and would do so again.
 
     Args:
-        deaths: When it died so, in seconds on a steady clock.
+        deaths: The times of such deaths, in seconds on a steady clock.
         now: The time on the same clock.
         window: The seconds over which they count. A task that takes longer to fill its
             memory continues each time from a later checkpoint.

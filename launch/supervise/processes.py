@@ -46,7 +46,7 @@ class Exit:
         code: Its return code; the negative signal number if it was killed.
         cpu: Its user and system time, in seconds.
         peak: The most memory that it had, in bytes.
-        why: What else is known of its end, or ''.
+        why: Further facts about its end, or ''.
     """
 
     pid: int

@@ -31,8 +31,8 @@ def line(
     """Describes the newest report.
 
     Args:
-        numbers: Of the report: `steps` in how many `seconds`, the mean `staleness`, and
-            how many functions each worker has finished, by its name.
+        numbers: The numbers of the report: `steps`, their `seconds`, the mean
+            `staleness`, and the functions that each worker has finished, by its name.
         restarts: How often the job has restarted tasks.
         age: Seconds since the report came.
 

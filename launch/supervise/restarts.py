@@ -179,7 +179,7 @@ class Restarts:
         )
 
     def _forget_ends(self) -> None:
-        """Lets no end of a worker that was given up end the job."""
+        """Ignores the exits of workers that were given up."""
         exits = self._tasks.exits
         for task in self.given_up & exits.keys():
             # A task that ended by itself would end again.

@@ -1,6 +1,6 @@
 """The tasks of a job as processes: started, read, reaped, and closed.
 
-And killed, where they are stopped (SIGSTOP) and not continued.
+Tasks that stay stopped (SIGSTOP) are killed.
 """
 
 import os
