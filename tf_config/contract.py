@@ -172,7 +172,7 @@ class Report:
         event: `TRAINING`, `STALLED` or `STEPS_TAKEN`. A reader ignores events that it
             does not know.
         tasks: The tasks to restart, such as `ps:0`.
-        why: What the chief saw, for the log.
+        why: The chief's reason, for the log.
         numbers: How far training has come.
 
     >>> Report(TRAINING).to_line()
@@ -219,8 +219,8 @@ class EpochRecord:
 
     Attributes:
         epoch: Its number, from 0 in each call of `fit`.
-        began: When it began, in seconds since 1970.
-        ended: When its last step had finished, before any validation.
+        began: The time of its beginning, in seconds since 1970.
+        ended: The time at which its last step had finished, before any validation.
         steps: How many steps it had.
         messages: In how many messages the chief asked for them; 0 if it asks for none.
         policy: The policy under which they ran, for a reader; '' if there is none.
