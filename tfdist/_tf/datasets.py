@@ -118,7 +118,7 @@ def draws_at_random(dataset: tf.data.Dataset) -> bool:
 
 
 def parts_before_draws(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the inputs of a dataset from which it draws, and which do not themselves.
+    """Returns the inputs of a dataset that it draws from, and that do not draw.
 
     There are none if Python makes elements of one, or datasets are elements of one.
     """

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 
 def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
-    """Returns the function of which a metric is the mean."""
+    """Returns the function whose mean a metric is."""
     return metric._fn
 
 
