@@ -82,7 +82,7 @@ class Network:
 class Cost:
     """The cost of an all-reduce on any network. Sizes are multiples of the tensor's.
 
-    What one device sends to another in one step is one message.
+    A device sends another at most one message in a step.
 
     Attributes:
         steps: The number of consecutive steps.
@@ -92,7 +92,7 @@ class Cost:
         busiest_size: The size of those messages.
         busiest_link: The most that one interface sends or receives in all steps.
         reduced: The most that one device adds up in a step, added up over all steps.
-        moved: What all devices send in total.
+        moved: The sum of all sizes that devices send.
     """
 
     steps: int
