@@ -10,7 +10,8 @@ from tf_config import contract
 class CheckpointOptions:
     """The directory of `fit` checkpoints, their interval, and how many to keep.
 
-    None is nowhere. The interval is in seconds; the newest `to_keep` remain.
+    Without a directory (None) there are none. The interval is in seconds; the newest
+    `to_keep` remain.
     """
 
     directory: str | os.PathLike[str] | None

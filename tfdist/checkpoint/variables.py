@@ -74,7 +74,7 @@ def _reads(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def read(path: Path, **groups: Sequence[Any]) -> None:
-    """Reads groups of variables, in the number and order in which they were written.
+    """Reads groups of variables in the number and order of their writing.
 
     They may live on other ps than when they were written, and have other shards. Raises
     tf.errors.OpError if a ps cannot read them, or the data is corrupt.
