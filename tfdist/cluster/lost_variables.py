@@ -25,7 +25,7 @@ class LostVariablesError(RefusalError):
 
 
 class _Lost:
-    """A variable or a table that was lost, of which each use raises an error.
+    """A lost variable or table; each use of it raises an error.
 
     Attributes:
         lost: The message of that error. The handle has it too, for `check_not_lost`.

@@ -37,7 +37,7 @@ def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TF
     """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
     Args:
-        given: What the strategy was given.
+        given: The strategy's argument.
         launch: The flags of `python -m launch.local` that start such a cluster.
         is_chief: True if this process is the chief where a resolver names no task.
     """
