@@ -43,7 +43,7 @@ class Schedule:
         policy: The policy, resolved for the number of workers.
 
     Attributes:
-        state: What the policy knows.
+        state: The policy's knowledge of all steps.
     """
 
     def __init__(self, policy: Any) -> None:

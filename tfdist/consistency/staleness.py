@@ -26,7 +26,7 @@ class StalenessReport:
             in all. An array of shape `[num_workers, 2]`.
         dropped: How many gradients of each worker came after their round was full, and
             are not among the counts. An integer array of shape `[num_workers]`.
-        names: What each row is called; by default its number. If workers have several
+        names: The name of each row, by default its number. If workers have several
             devices, each device has a row.
     """
 
