@@ -19,9 +19,9 @@ class ArrayFile:
 
     Attributes:
         stamp: The file.
-        offset: Where the first row begins, in elements.
-        shape: Of the array; its first axis counts the examples.
-        dtype: Of its elements.
+        offset: The beginning of the first row, in elements.
+        shape: The array's shape; its first axis counts the examples.
+        dtype: The array's dtype.
     """
 
     stamp: Stamp

@@ -1,4 +1,4 @@
-"""Reasons for which only the chief can read a dataset, and what to do about each."""
+"""Reasons why only the chief can read a dataset, with the remedy for each."""
 
 from collections.abc import Callable
 

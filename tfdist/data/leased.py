@@ -42,9 +42,9 @@ class LeasedDataset(_tf.SameDataset):
         whole: Takes such a lease, and returns the examples at once, along the first axis;
             None if only `open_lease` can.
         has_batches: Whether each lease is of a batch.
-        source: What is read.
-        stages: What `open_lease` does, in order: a name, and what opens a lease up to
-            there. One stage, "reading", without it.
+        source: The source to read.
+        stages: The stages of `open_lease`, in order: a name, and a function that opens a
+            lease up to there. One stage, "reading", without it.
 
     Attributes:
         stages: These.
@@ -193,7 +193,7 @@ class LeasedDataset(_tf.SameDataset):
         batch_size: int,
         drop_remainder: bool,
     ) -> Any:
-        """Returns a dataset with leases of that size, of which each is read as a batch."""
+        """Returns a dataset with leases of that size, each read as a batch."""
         if self._has_batches:
             return batched(super())
         leases = self.leases.batch(batch_size, drop_remainder)

@@ -35,7 +35,7 @@ class PipelineReport:
     """The time that each worker takes to read a batch, stage by stage.
 
     Attributes:
-        stages: What is done for a batch, such as "reading", "map 1" and "batch", in order.
+        stages: The stages of a batch, such as "reading", "map 1" and "batch", in order.
         seconds: For each worker, the seconds of each stage for a batch, read alone; empty
             for a worker that did not answer.
         step_seconds: The seconds of a training step on each worker, its reading included;

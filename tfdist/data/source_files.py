@@ -19,7 +19,7 @@ class Stamp:
     Attributes:
         path: The absolute path.
         size: In bytes.
-        modified: When it was last written, in nanoseconds.
+        modified: The time of the last write, in nanoseconds.
     """
 
     path: str

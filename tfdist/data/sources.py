@@ -41,7 +41,7 @@ def from_source(
             or a small array in memory, such as labels or the paths of images: its rows
             travel with the leases. Examples are along the first axis.
         shuffle: Whether each epoch has the examples in an order of its own.
-        seed: Of these orders.
+        seed: The seed of these orders.
         block: How many examples that follow each other stay together when shuffled. A
             disk reads a block faster than as many examples; then shuffle within:
             `from_source(..., shuffle=True, block=256).shuffle(4096)`.
@@ -93,7 +93,7 @@ def from_files(
     Args:
         paths: The files.
         shuffle: Whether each epoch has the records in an order of its own.
-        seed: Of these orders.
+        seed: The seed of these orders.
         block: How many records that follow each other stay together when shuffled.
 
     Returns:
