@@ -19,15 +19,15 @@ _CHUNK = 1_000_000  # rows of a file
 
 @dataclass(frozen=True)
 class _Written:
-    """An export that this process has written: what the next one is a delta of.
+    """The last export written by this process, the base of the next delta.
 
     No plain attribute of the callback, since `checkpoint_dir` would restore it: after a
     restart, nobody knows which ids have lost their rows since.
 
     Attributes:
         number: Its number.
-        at: When, by the clock of this process.
-        since: Of each table the times of its ps.
+        at: The time of the export, by the clock of this process.
+        since: The times of its ps, for each table.
     """
 
     number: int
@@ -60,7 +60,7 @@ class DeltaExport(keras.callbacks.Callback):
     once over the network to the chief: `rows (8 + output_dim x itemsize)` bytes.
 
     Args:
-        directory: Where the exports are; a later `fit` adds to them.
+        directory: The directory of the exports; a later `fit` adds to them.
         every: `"epoch"`, or the least time between two, such as `"10min"`: the first epoch
             that ends after it exports, and so does the end of `fit`. Give `fit`
             `steps_per_epoch` if epochs are long.

@@ -51,8 +51,8 @@ class EvictRare:
 
     Args:
         count: The least number of steps with which a row stays: at least 1.
-        decay: What each eviction multiplies all numbers by, so that an id that was once
-            frequent goes, too: in (0, 1], and 1 keeps them.
+        decay: The factor of all counts at each eviction, in (0, 1], so that an id that was
+            once frequent goes, too; 1 keeps them.
 
     Raises:
         ValueError: If one of them is not.

@@ -102,7 +102,7 @@ class SortedTable(tf.Module):
     Args:
         ids: `[n]`, each once.
         rows: `[n, width]`.
-        width: Of a row.
+        width: The width of a row.
     """
 
     def __init__(self, ids: np.ndarray, rows: np.ndarray, width: int) -> None:

@@ -50,9 +50,9 @@ class DynamicEmbedding(GrowingLayer):
             which rows `evict()` gives up.
         follow: Whether it is known of each row when it was last looked up, which
             `DeltaExport` needs. With `EvictUnseen` or `EvictRare` it is.
-        seed: What rows begin with depends on it; None to draw one, as
+        seed: The seed of first rows; None to draw one, as
             `keras.utils.set_random_seed` says.
-        **kwargs: Those of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Raises:
         TypeError: If an admission or eviction is of another type.
@@ -109,7 +109,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         output_dim: The width of a row.
         combiner: `"sum"`, `"mean"` or `"sqrtn"`.
         padding: The id that pads the rows of a dense matrix of integers.
-        **kwargs: Those of `DynamicEmbedding`.
+        **kwargs: Arguments of `DynamicEmbedding`.
 
     Raises:
         ValueError: If there is no such combiner, or `padding` is not a whole number.

@@ -10,7 +10,7 @@ class Origin:
     """The parameters that turn ids into first rows.
 
     Attributes:
-        seed: That of the first rows.
+        seed: The seed of the first rows.
         is_drawn: Whether nobody chose the seed, so that a table takes that of the
             checkpoint which it restores.
         has_strings: Whether ids are hashes of strings.

@@ -1,4 +1,4 @@
-"""The rules by which rows come and go, as plain data in the config of a layer."""
+"""Rules for how rows come and go, as plain data in the config of a layer."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -188,7 +188,7 @@ def _in_use(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _lines(kind: int, *columns: tf.Tensor) -> tf.Tensor:
-    """Returns int64 lines of the kind and three columns, of which some may be left out."""
+    """Returns int64 lines of the kind and three columns; some may be omitted."""
     first = tf.fill(tf.shape(columns[0]), tf.constant(kind, tf.int64))
     nothing = tf.zeros_like(columns[0])
     return tf.stack([first, *columns, *[nothing] * (3 - len(columns))], axis=1)

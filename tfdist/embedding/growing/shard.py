@@ -33,7 +33,7 @@ class Shard:
     Args:
         device: The device of the ps, or "" for this process.
         capacity: How many rows there are, that of absent ids included.
-        admission: Which ids get a row.
+        admission: The rule for which ids get a row.
         write: Writes the first values of rows, given their numbers and ids.
         origin: The numbers of an `Origin`.
         is_followed: Whether it is known of each row when and how often it was looked up.
@@ -232,8 +232,8 @@ class Shard:
 
         Args:
             rows: `[n]`.
-            ids: Of each row.
-            seen: When it was last looked up.
+            ids: The id of each row.
+            seen: The time of each row's last lookup.
             count: How often.
             waiting: Ids that have no row yet.
             batches: In how many batches each of these was.
@@ -283,7 +283,7 @@ class Shard:
         }
 
     def now(self) -> float:
-        """Returns the time of the ps, by which it is known when a row was looked up."""
+        """Returns the time of the ps, which dates the lookups of rows."""
         with tf.device(self.device):
             return float(tf.timestamp())
 

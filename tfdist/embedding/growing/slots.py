@@ -10,14 +10,14 @@ from tfdist.variables.initial_value import Unwritten, constant_of
 
 
 class SlotOfRows(Unwritten):
-    """Reserves the memory of a slot, of which each row begins with `first`."""
+    """Reserves the memory of a slot whose rows begin with `first`."""
 
     def __init__(self, first: float) -> None:
         self.first = float(first)
 
 
 def initializer_of_slot(name: str, initializer: Any) -> SlotOfRows:
-    """Returns what creates a slot of which no row is written yet.
+    """Returns a function that creates a slot without any written row.
 
     Raises:
         ValueError: If its rows do not all begin with one number.
