@@ -11,7 +11,7 @@ from tfdist.cluster import startup
 
 
 class ModelDirError(ValueError):
-    """A model_dir to which no file can be written."""
+    """A model_dir that files cannot be written to."""
 
 
 def read_tf_config() -> tf_config.TFConfig | None:

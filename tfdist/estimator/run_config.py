@@ -70,8 +70,8 @@ class RunConfig(_Base):
     chief, as in `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Attributes:
-        task: What answers for the properties of the cluster; None if the base class
-            does, which happens only without a strategy.
+        task: The source of the properties of the cluster; None if it is the base class,
+            which happens only without a strategy.
     """
 
     task: Any = None

@@ -1,4 +1,4 @@
-"""The session in which a task trains."""
+"""The session of a task that trains."""
 
 import os
 from typing import Any
