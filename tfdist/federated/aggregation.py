@@ -66,7 +66,7 @@ class NormClipping:
 
     Args:
         max_norm: The largest Euclidean norm of an update, above 0.
-        rule: What follows.
+        rule: The rule for the clipped updates.
     """
 
     max_norm: float

@@ -18,7 +18,7 @@ class Attack(Protocol):
         """Returns the updates as the server receives them.
 
         Args:
-            updates: What each client computed: floats, (clients, parameters).
+            updates: The updates that clients computed: floats, (clients, parameters).
             attackers: The rows that attackers send.
 
         Raises:
@@ -28,13 +28,13 @@ class Attack(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ScaledUpdate:
-    """Sends a multiple of the update, by which a mean becomes the attacker's model.
+    """Sends a multiple of the update, so that a mean becomes the attacker's model.
 
     With the number of clients as the factor, one attacker replaces the model (Bagdasaryan
     et al., "How To Backdoor Federated Learning", AISTATS 2020).
 
     Args:
-        factor: By which the update is multiplied.
+        factor: The factor of the update.
     """
 
     factor: float = 10.0
@@ -55,7 +55,7 @@ class SignFlip:
     Learning from Heterogeneous Datasets", AAAI 2019.
 
     Args:
-        factor: By which it is multiplied besides, above 0.
+        factor: The factor by which it is multiplied besides, above 0.
     """
 
     factor: float = 1.0

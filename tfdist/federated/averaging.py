@@ -40,17 +40,17 @@ class FederatedAveraging:
         fraction: C, the part of all clients in a round: above 0 and at most 1.
         local_epochs: E, 1 or more.
         batch_size: B, 1 or more; None has all of a client's examples in one batch.
-        rule: What makes one update of many.
-        server_optimizer: What applies it. `FedAvgM()` adds it.
+        rule: The rule that makes one update of many.
+        server_optimizer: The optimizer that applies it. `FedAvgM()` adds it.
         proximal: mu of FedProx (Li et al., MLSys 2020): mu/2 times the squared distance to
             the round's model is added to each client's loss. 0 or more.
-        learning_rate_decay: By which the clients' learning rate is multiplied after each
-            round: above 0 and at most 1. On unlike data a rate that does not fall ends
-            away from the optimum (Li et al., ICLR 2020, theorem 4).
+        learning_rate_decay: The factor of the clients' learning rate after each round,
+            above 0 and at most 1. On unlike data a rate that does not fall ends away
+            from the optimum (Li et al., ICLR 2020, theorem 4).
         deadline: Seconds after which a round ends with whoever answered; None waits for all.
         min_clients: A round with fewer answers changes nothing: 1 or more.
         privacy: Clips and adds noise; all clients then weigh the same.
-        sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
+        sampling: The sampling of clients, in place of `FixedSampling(fraction, seed)`.
         seed: It draws clients, the order of each client's examples, and the noise.
             Where privacy counts, draw it and keep it secret (`secrets.randbits(64)`):
             whoever knows it can subtract the noise.

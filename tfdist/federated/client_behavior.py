@@ -33,7 +33,7 @@ class ClientBehavior:
             1, or the numbers of those that always do.
         seconds: How long each client takes for a round, one number per client; 0 by default.
         attackers: The numbers of those that attack.
-        attack: What they send in place of their updates. Attackers need none if their
+        attack: The attack that replaces their updates. Attackers need none if their
             training data is poisoned already.
         seed: It decides who vanishes.
 

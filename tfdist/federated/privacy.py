@@ -53,8 +53,8 @@ class GaussianMechanism:
 
         Args:
             updates: Floats, (clients, parameters), of those that answered; perhaps none.
-            expected_clients: By which the sum is divided: the sampling probability times
-                all clients. The true number would tell who took part.
+            expected_clients: The divisor of the sum, which is the sampling probability
+                times all clients. The true number would tell who took part.
             rng: The noise's generator. Its seed must be secret.
 
         Returns:
@@ -113,7 +113,7 @@ class GaussianMechanism:
 
 
 def _probability(sampling: ClientSampling) -> float:
-    """The probability with which each client takes part, whoever else does."""
+    """The probability that each client takes part, independent of the others."""
     if isinstance(sampling, PoissonSampling):
         return sampling.fraction
     if isinstance(sampling, FixedSampling) and sampling.fraction == 1:

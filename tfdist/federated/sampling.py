@@ -22,7 +22,7 @@ class ClientSampling(Protocol):
         Args:
             round_index: The number of rounds before this one.
             num_clients: All that belong to the federation: 0 to num_clients - 1.
-            available: Those that could take part now; by default all.
+            available: The clients that could take part now; by default all.
 
         Raises:
             ValueError: If one that is available does not belong to the federation.

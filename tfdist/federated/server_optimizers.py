@@ -29,8 +29,8 @@ class ServerOptimizer(Protocol):
         """Returns the next weights, and the state after this round.
 
         Args:
-            weights: Those that clients began with: (parameters,).
-            update: What the rule made of the clients' changes: (parameters,).
+            weights: The weights that clients began with: (parameters,).
+            update: The rule's aggregate of the clients' changes: (parameters,).
             state: The last one.
         """
 

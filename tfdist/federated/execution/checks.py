@@ -58,7 +58,7 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
 
 
 def count(examples: Any, client: int) -> int:
-    """Returns how many examples there are, of which each array has as many."""
+    """Returns how many examples there are, the same in each array."""
     if not isinstance(examples, tuple) or not 2 <= len(examples) <= 3:
         raise ValueError(
             f"the examples of client {client} are (x, y) or (x, y, sample_weight); "

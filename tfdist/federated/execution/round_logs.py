@@ -11,7 +11,7 @@ Logs = dict[str, float]
 def callback_list(
     model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], rounds: int
 ) -> keras.callbacks.CallbackList:
-    """Returns callbacks for which a round is an epoch without batches."""
+    """Returns callbacks that take a round for an epoch without batches."""
     return keras.callbacks.CallbackList(
         list(callbacks), model=model, epochs=rounds, steps=0, verbose=0
     )

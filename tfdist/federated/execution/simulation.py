@@ -23,7 +23,7 @@ _log = logging.getLogger("tfdist")
 
 
 class Simulation:
-    """Runs federated averaging over simulated clients, of which there can be thousands.
+    """Runs federated averaging over simulated clients, even thousands of them.
 
     The model gives the weights to begin with, and has the server's weights after each
     round. Clients train with the loss and the optimizer of its `compile`, by
@@ -45,17 +45,17 @@ class Simulation:
             whose examples count and not its batches.
         split: Row numbers per client, as `tfdist.federated.iid` and its siblings return
             them; for a function, the number of clients.
-        behavior: Who vanishes, is slow or attacks.
+        behavior: The clients' dropout, delays and attacks.
         workers: `tfdist.federated.Workers()` on a cluster; None: this process alone.
         keep_contributions: Whether the server keeps what each client has added, so that
             `leave` can take it out.
-        checkpoint_dir: Where the server's state is written after each round, and read by
-            `run` of a program that was started again.
+        checkpoint_dir: The directory to which the server's state is written after each
+            round, and from which `run` of a restarted program reads it.
 
     Attributes:
         averaging: The algorithm.
         server: The server: its weights, its rounds.
-        training: What trains clients here; `training.steps` counts their steps.
+        training: The training of clients here; `training.steps` counts their steps.
 
     Raises:
         TypeError: If an argument has another type.
