@@ -139,7 +139,7 @@ class DefaultDriver:
         return contextlib.nullcontext(True)
 
     def join(self) -> None:
-        """Waits for all steps in flight, of which there are none here.
+        """Waits for all steps in flight; this driver has none.
 
         Raises the error of a step that failed.
         """

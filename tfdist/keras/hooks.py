@@ -1,4 +1,4 @@
-"""The patches of Keras's trainer, each of which asks the driver of the strategy.
+"""Patches of Keras's trainer, which ask the driver of the strategy.
 
 A patched method behaves as before unless the model's strategy supplies a `fit_driver`
 (see `tfdist.keras.driver`). Constructing the first driver installs the patches;
@@ -120,7 +120,7 @@ def _strategy_of(trainer_or_iterator: Any) -> Any:
 
 
 def _trainer() -> Any:
-    """Returns the class from which `keras.Model` has its `fit`.
+    """Returns the class that `keras.Model` inherits its `fit` from.
 
     Others may have it, too, and train with the same epoch iterator.
     """

@@ -1,4 +1,4 @@
-"""The patches of what a step calls, each of which asks the current `Computation`.
+"""Patches of the functions that a step calls, which ask the current `Computation`.
 
 Without one, a patched function behaves as before; but in a training loop of one's own it
 refuses to compute in the wrong place.

@@ -23,7 +23,7 @@ class LostWritesError(RefusalError):
 
 
 class NotingScope(keras.StatelessScope):
-    """A scope in which nothing is written, that notes what would have been."""
+    """A scope that writes nothing, and notes what would have been written."""
 
     def add_update(self, update: Any) -> None:
         """Takes an update, a pair of a variable and its value."""

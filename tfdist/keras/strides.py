@@ -74,7 +74,7 @@ def _left(epoch_iterator: Any, begun: int) -> int:
 def split(steps: int, least: int, sizes: Collection[int]) -> Iterator[int]:
     """Splits steps into strides of the usual sizes, and what is left.
 
-    They, and every stride, are a multiple of `least`.
+    `steps` and every stride are multiples of `least`.
     """
     for size in sorted(sizes, reverse=True):
         size = max(size // least, 1) * least
