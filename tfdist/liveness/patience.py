@@ -31,7 +31,7 @@ class Patience:
         self._activity = activity
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Returns a context in which the main thread is recorded as waiting for steps."""
+        """Returns a context that records that the main thread waits for steps."""
         return self._activity.waiting_for(STEPS)
 
     def wait_for(self, output: Any) -> None:

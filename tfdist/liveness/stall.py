@@ -30,7 +30,7 @@ class Stall:
     """A wait that has taken too long.
 
     Attributes:
-        kind: What training waits for.
+        kind: The reason why training waits.
         tasks: The names of the tasks it waits for, if known.
         fatal: Whether training cannot continue without them.
     """
