@@ -80,7 +80,7 @@ class BeginRounds(keras.callbacks.Callback):
 
 
 def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any:
-    """Returns the callbacks with which this worker calls `fit`.
+    """Returns the callbacks for this worker's call of `fit`.
 
     Those that write files run on the chief, and all workers start from its state.
     """

@@ -27,9 +27,9 @@ class Exchange(Messenger):
     also where that runs in the background.
 
     Attributes:
-        rejoin_listener: Where workers that were lost ask to come back, while they may; or
-            None.
-        admitted: Whom this worker, which leads, has taken in, and not told so yet.
+        rejoin_listener: The listener for lost workers that ask to rejoin, while they may;
+            or None.
+        admitted: The worker that this one, which leads, has admitted and not told yet.
     """
 
     def __init__(

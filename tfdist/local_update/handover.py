@@ -20,11 +20,11 @@ class FitPlace:
     """The position of a worker in a call of `fit`.
 
     Attributes:
-        fit: Which call it is, from 1.
+        fit: The number of the call, from 1.
         epoch: The index of the epoch.
-        steps: How many steps of the epoch are done.
-        data: Where it is in its data.
-        record: What workers told each other as it started.
+        steps: The number of steps of the epoch that are done.
+        data: The worker's position in its data.
+        record: The values that workers told each other as the call started.
     """
 
     fit: int

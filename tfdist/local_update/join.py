@@ -17,7 +17,7 @@ class Joined(NamedTuple):
         exchange: Its part in exchanges.
         names: The name of each worker, by its index.
         mailboxes: Its mailbox, with the server that has it, and those of the others.
-        rejoining: By which it takes part in what the others do already; None at the start.
+        rejoining: The way back into the others' exchanges; None at the start.
     """
 
     exchange: Exchange

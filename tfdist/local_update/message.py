@@ -36,11 +36,11 @@ class Message:
 
     Attributes:
         key: Its number. All workers number their messages alike.
-        begin: Where the payload begins in the vector that it is part of, in elements.
-        versions: What the sender knows of each worker: see `members.Members`.
+        begin: The payload's offset in the vector that it is part of, in elements.
+        versions: The sender's knowledge of each worker: see `members.Members`.
         payload: uint8.
         fit: The number of the sender's `fit`.
-        call: What it was sent for.
+        call: The computation that it belongs to.
     """
 
     key: int

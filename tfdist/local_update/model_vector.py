@@ -17,7 +17,7 @@ class ModelVector:
     Attributes:
         variables: The Keras variables, in the order of the vector.
         count_trainable: How many variables are trainable: the first ones.
-        dtype: Of the vector: float32, or float64 if one of the variables is.
+        dtype: The vector's dtype: float32, or float64 if a variable has it.
     """
 
     def __init__(self, model: Any) -> None:

@@ -71,7 +71,7 @@ class Request:
         worker: Its index.
         nonce: The number of this process, at random: the answer names it.
         version: The version that it would have when it is back: see `members.Members`.
-        fit: Which call of `fit` of its script this is, from 1.
+        fit: The number of this call of `fit` in its script, from 1.
         settings: How its strategy mixes models, in words.
     """
 

@@ -1,6 +1,6 @@
 """Rounds of local steps, after which fragments of the models are mixed.
 
-After every H local steps, in fragments, and at the end.
+A mix follows every H local steps, fragment by fragment, and the end of training.
 """
 
 from collections.abc import Sequence
