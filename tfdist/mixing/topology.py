@@ -20,7 +20,7 @@ class Topology:
     sum to one, so the mean of all models stays what it is.
 
     Args:
-        name: What people call the graph.
+        name: The graph's common name.
         matrices: Doubly stochastic, (n, n) each, one per round; then the first again.
         participants: Their numbers, in the order of the rows; 0 to n - 1 by default.
 
@@ -146,7 +146,7 @@ class Topology:
         """Returns after how many rounds models are nearer to their mean by a factor.
 
         Args:
-            factor: What is left of the distance from the mean, above 0 and below 1.
+            factor: The rest of the distance from the mean, above 0 and below 1.
 
         Raises:
             ValueError: If the factor is not between 0 and 1.
