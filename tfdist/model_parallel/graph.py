@@ -64,7 +64,7 @@ class LayerEdge:
         size: The bytes of the tensor.
         has_gradient: Whether a gradient of as many bytes comes back. None does through
             integers, or to what is not trained.
-        output: Which of the source's outputs it is, counted from 0.
+        output: The number of the source's output, from 0.
 
     Raises:
         LayerGraphError: If a number is negative or not finite.
@@ -95,7 +95,7 @@ class LayerGraph:
 
     Attributes:
         nodes: The calls of the layers.
-        edges: What one needs of another.
+        edges: The tensors that one needs of another.
 
     Raises:
         LayerGraphError: If there is no node, two have the same name, an edge has no node or

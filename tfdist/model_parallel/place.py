@@ -114,7 +114,7 @@ def _graph_of(model: "LayerGraph | keras.Model", batch_size: int) -> LayerGraph:
 def _place_in_parts(
     work: Work, parts: int, by_hand: Mapping[str, str] | None, effort: int, seed: int
 ) -> LayerPlan:
-    """Places layers, some of them in parts, of which `by_hand` does not know."""
+    """Places layers, some of them in parts, which `by_hand` does not know."""
 
     def place(graph: LayerGraph, split: Mapping[str, Split]) -> LayerPlan:
         in_parts = replace(work, graph=graph)

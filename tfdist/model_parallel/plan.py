@@ -26,7 +26,7 @@ class LayerPlan:
     Attributes:
         graph: The layers and their costs.
         devices: The devices.
-        links: What connects them.
+        links: The links between the devices.
         placed: The name of each layer's device, by the name of the layer.
         microbatches: How many parts of a batch follow each other.
         compared: Predicted seconds of other placements by their names; None for one

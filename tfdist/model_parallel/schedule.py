@@ -181,10 +181,10 @@ class Active:
     """The stages that have something to do in a step.
 
     Attributes:
-        forward: Those that compute a batch forward.
-        backward: Those that compute one backward.
-        sent_forward: Those whose results of the step before are on their way.
-        sent_backward: The same of gradients.
+        forward: The stages that compute a batch forward.
+        backward: The stages that compute a batch backward.
+        sent_forward: The stages whose results of the step before are in flight.
+        sent_backward: The same for gradients.
         counts: Whether the first batch has reached the last stage, in this step or before.
     """
 

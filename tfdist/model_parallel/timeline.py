@@ -21,8 +21,8 @@ class LayerTask:
         node: The node, a call of a layer.
         is_backward: Whether it is the backward computation.
         microbatch: The microbatch, counted from 0.
-        start: When it begins, in seconds.
-        end: When it ends.
+        start: Its start, in seconds.
+        end: Its end, in seconds.
         is_critical: Whether it is on the critical path.
     """
 
@@ -46,8 +46,8 @@ class LayerMessage:
         is_backward: Whether it is the gradient.
         microbatch: The microbatch, counted from 0.
         size: Bytes.
-        start: When its first byte leaves, in seconds.
-        arrival: When it is there.
+        start: The time at which its first byte leaves, in seconds.
+        arrival: The time at which it has arrived, in seconds.
         is_critical: Whether it is on the critical path.
     """
 
@@ -77,7 +77,7 @@ def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
 
 
 def messages_of(work: Work, run: Run) -> tuple[LayerMessage, ...]:
-    """Returns what a step sends, in the order in which it was computed."""
+    """Returns the messages of a step, in the order of their computation."""
     critical, found = set(run.critical_path()), []
     for number, each in enumerate(run.messages):
         tensor = work.tensors[each.tensor]
