@@ -1,4 +1,4 @@
-"""Builds what a `ParameterServerStrategy` is made of, in the order in which it is needed.
+"""Builds the parts of a `ParameterServerStrategy`, in the order of their use.
 
 First what watches the cluster, since to connect to it may take forever; then, for a strategy
 that is connected, what sends steps to its workers.

@@ -70,7 +70,7 @@ class Exchanges:
             added: As in `ExchangeReport`.
             set_: As `set` there.
             in_each_step: As there.
-            slots: Which of them are an optimizer's, whose averages may be one worker's.
+            slots: The optimizer's slots among them; an average may be one worker's.
         """
         kinds = {"added": added, "set": list(set_), "in_each_step": in_each_step}
         for kind, names in kinds.items():

@@ -22,8 +22,8 @@ from tfdist.variables.variable import ParameterServerVariable
 class PlacedVariables:
     """Decides on which ps a variable lives and how it is split, and finds it again.
 
-    Large weights of which nobody has said anything are split where the link of a worker is
-    what binds: `seconds_per_byte` returns 0 where it is not.
+    Large weights are split by default if the worker's link is the bottleneck;
+    `seconds_per_byte` returns 0 if it is not.
 
     Attributes:
         placement: Says where variables live.
@@ -81,7 +81,7 @@ class PlacedVariables:
         return layout_of(partition, request.partition_strategy, spec.name)
 
     def layout_of_large(self, spec: VariableSpec) -> Layout | None:
-        """Returns how to split a weight for which nobody has said anything, or None."""
+        """Returns how to split a weight that the user gave no setting for, or None."""
         if not self._splits_large or being_created().request.partitioner is not None:
             return None
         # Measure the link only if the answer matters.

@@ -24,12 +24,12 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of a strategy, and in place of None what it trains with.
+    """Validated arguments of a strategy, with defaults filled in.
 
     Attributes:
         config: The cluster, with this process's task as the chief.
-        measures: Whether steps are measured. Who does not ask for a policy does not pay for
-            its measurements either.
+        measures: Whether steps are measured. Without a policy, measurements would only
+            cost.
     """
 
     config: tf_config.TFConfig

@@ -65,7 +65,7 @@ class ParameterServerStrategy(
             no `placement` either, weights that take 4 ms or more on links slower than
             400 MB/s are split, unless they are tables of embeddings;
             `FixedShardsPartitioner(1)` splits none.
-        placement: Which ps a variable lives on. Defaults to `BestFit()`.
+        placement: The rule that chooses the ps of a variable. Defaults to `BestFit()`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
         min_workers: How many workers are enough to start and to go on. The others join
             a running `fit` when they come; one that goes away is not waited for.
@@ -75,11 +75,11 @@ class ParameterServerStrategy(
             dataset may not yield a batch, in seconds. Defaults to the environment
             variable TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets,
             and to 120 without it.
-        on_stall: What to do then: "raise" an error, "restart" the stuck tasks (where a
+        on_stall: The reaction: "raise" an error, "restart" the stuck tasks (where a
             launcher can), or "warn". By default, a task that does not respond is
             restarted where a launcher can do that; elsewhere it raises an error once
             training makes no progress. A slow step or dataset only causes a warning.
-        checkpoint_dir: Where `fit` writes the checkpoints from which it continues when
+        checkpoint_dir: The directory of the checkpoints from which `fit` continues when
             the program is started again. The chief and every ps write to this path.
             Defaults to the environment variable TFDIST_CHECKPOINT_DIR, which
             `launch.local --checkpoint_dir` sets; without it, there are no checkpoints.
@@ -88,7 +88,7 @@ class ParameterServerStrategy(
         exchange: How often `fit` and `evaluate` move values between the workers and
             the ps: in each step, `tfdist.Every(k)` for once in k steps, or
             `tfdist.WhenChanged(threshold)` for what has changed enough.
-        consistency: When a step of `fit` may start, and which gradients count: one of
+        consistency: The policy for when steps start and which gradients count: one of
             `tfdist.Asynchronous()`, `tfdist.BoundedStaleness(s)` and
             `tfdist.Synchronous()`, or a policy of your own. Defaults to the environment
             variable TFDIST_CONSISTENCY, which `launch.speedup --consistency` sets, and to
@@ -105,7 +105,7 @@ class ParameterServerStrategy(
         coordinator: The coordinator that sends steps to the workers.
         num_workers: The number of workers in the cluster.
         num_ps: The number of ps in the cluster.
-        replicas: What computes steps: the worker, or each of several devices of a worker.
+        replicas: The devices that compute steps: one or several per worker.
 
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or

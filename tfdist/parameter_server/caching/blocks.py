@@ -53,7 +53,7 @@ class Block:
             often a worker has fetched it, and how often one has added a change.
 
     Attributes:
-        placeholders: Those of the weight and its slots.
+        placeholders: The placeholders of the weight and its slots.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ def _size(shape: tf.TensorShape, is_all: tf.Tensor) -> tf.Tensor:
 
 
 def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the tensor of which a vector has all elements.
+    """Returns the tensor whose elements a vector has.
 
     TensorFlow's graph optimizers take the size that a reshape, or an assignment, needs for
     that of the vector, even if the vector is empty and they are not reached. What they

@@ -1,4 +1,4 @@
-"""Steps on blocks and rows that a worker keeps, of which some move before each step.
+"""Steps on blocks and rows that a worker keeps; some move before each step.
 
 What the workers have kept back goes to the ps before anything else reads it: `Caches`.
 """
@@ -38,15 +38,15 @@ class CachedSteps:
         step: The step, which reads and writes the variables themselves.
         strategy: The `ParameterServerStrategy`, whose exchange is a `WhenChanged`.
         learning_rate: Returns it, where a step is traced.
-        others: Where such steps find each other that keep the same, and share it: one for
-            each structure of a batch.
+        others: The steps that keep the same values, and share them, one for each
+            structure of a batch.
 
     Attributes:
         first: The first of those that share what they keep.
-        kept: What a worker keeps of weights, and how many steps it has run on it.
-        kept_tables: What it keeps of tables.
-        flush: Of the first, a `ConcreteFunction`: it sends the ps what a worker has kept
-            back, and frees what it has kept.
+        kept: The weights that a worker keeps, and the number of its steps on them.
+        kept_tables: The rows of tables that it keeps.
+        flush: A `ConcreteFunction` of the first: it sends the ps the changes that a
+            worker holds back, and frees the values that it keeps.
     """
 
     def __init__(

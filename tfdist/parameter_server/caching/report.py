@@ -28,7 +28,7 @@ class WhenChangedReport:
 
     Attributes:
         steps: The training steps of all workers that are here.
-        blocks: Those that workers keep.
+        blocks: The blocks that workers keep.
         set: Their optimizer slots: the last worker's values replace the others'.
         in_each_step: Variables that move in each step.
     """

@@ -1,4 +1,4 @@
-"""Tables of which a worker keeps the rows that it looks up, and which of them move."""
+"""Tables whose looked-up rows a worker keeps, and the rows that move."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Table:
 
     Attributes:
         weight: The placeholder of its handle in the step.
-        slots: Those of its slots.
+        slots: The placeholders of its slots.
         variables: The variables of the weight and of the slots.
         name: The name of the weight.
         ids: The names of the tensors with the rows that the step looks up.
@@ -168,7 +168,7 @@ def tables_of(
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
 ) -> list[Table]:
-    """Returns the tables of a step of which workers keep rows."""
+    """Returns the tables of a step whose rows workers keep."""
     placeholders = {id(handle): name for name, handle in handles.items()}
     # In one order, regardless of that in which a step uses them.
     of_step = [

@@ -46,7 +46,7 @@ class Feed(Iterator[FedBatch]):
         rows: The dataset as serialized rows. The chief starts to read it when the first
             batch is requested. Its iterator is made at once, as Keras's is: the next one
             of a dataset that shuffles has another order.
-        source: What takes batches out of them: the rows may be leases.
+        source: The source that takes batches out of them: the rows may be leases.
         worker_input: The same dataset as the workers read it; None if they cannot.
         otherwise: Returns the rows and the source of the same dataset by leases if these
             are not, or the other way; None if there is only one way.

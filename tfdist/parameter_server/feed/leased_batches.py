@@ -47,8 +47,8 @@ class LeasedBatches(ChiefBatches):
 
     Args:
         dataset: The dataset.
-        pipeline: What reads its leases.
-        auto_leased: What it was made of, if not by `tfdist.data`.
+        pipeline: The pipeline that reads its leases.
+        auto_leased: The parts that it was made of, if not by `tfdist.data`.
 
     Attributes:
         leases: The dataset of leases.

@@ -1,4 +1,4 @@
-"""The driver with which `fit` trains on parameter servers."""
+"""Training by `fit` on parameter servers."""
 
 import contextlib
 import logging
@@ -119,7 +119,7 @@ class ParameterServerDriver(DefaultDriver):
         return PredictFunction(WorkerPredictions(model, self._in_flight))
 
     def check_is_between_epochs(self) -> None:
-        """Raises a RuntimeError within an epoch, of which steps are under way."""
+        """Raises a RuntimeError within an epoch, while its steps are in flight."""
         if self.is_within_epoch:
             raise RuntimeError(
                 "consistency was set within an epoch, where steps are under way. Set it "

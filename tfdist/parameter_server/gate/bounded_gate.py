@@ -122,7 +122,7 @@ class BoundedGate(WaitingGate):
                 for line, size, called in zip(self.lines, sizes, tickets, strict=True)
             ),
         ]
-        # In this order: whoever is cut off has let others continue too often, but never not.
+        # In this order, a step that is cut off may release others twice, but never not.
         with tf.control_dependencies(calls):
             written = self._write(slots)
         with tf.control_dependencies([written]):

@@ -1,7 +1,7 @@
 """Gates at which nobody waits: they count steps, and the steps of rounds.
 
-Neither has anything to reset: the number of an open gate needs no steps to end, and rounds
-are begun anew, and know of lost workers themselves.
+`reset` and `leave` do nothing, because an open gate only counts, and rounds are begun
+anew, and know of lost workers themselves.
 """
 
 from collections.abc import Callable, Sequence

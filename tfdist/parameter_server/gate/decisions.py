@@ -19,7 +19,7 @@ class Slots(NamedTuple):
 
     Attributes:
         counts: How many steps were allowed to write, and how many have asked to start.
-        phase: What each worker's step is doing: a `Phase`, or `IDLE`.
+        phase: The phase of each worker's step: a `Phase`, or `IDLE`.
         ticket: How many steps had asked to start before it.
         began: How many writes were complete when it started.
     """

@@ -12,11 +12,11 @@ from tfdist.parameter_server.gate.meter import Meter
 
 @dataclass(frozen=True)
 class Turn:
-    """The operations by which one step takes its turn.
+    """The operations of one step's turn.
 
     Attributes:
         may_start: Ends once the step may read variables.
-        has_computed: Is to wait for the gradients; None if nobody asks.
+        has_computed: Runs once the gradients exist; None if no gate asks.
         may_write: Ends once it may write; None if it always may.
         has_written: Is to wait for the writes.
         scope: How the names of all operations of the turn begin.

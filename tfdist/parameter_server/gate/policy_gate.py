@@ -34,7 +34,7 @@ class PolicyGate(WaitingGate):
     for each time that a step starts or writes.
 
     Attributes:
-        error: What the policy has raised.
+        error: The error of the policy.
     """
 
     def __init__(self, meter: Meter, num_workers: int, policy: Any) -> None:

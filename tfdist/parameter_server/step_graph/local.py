@@ -37,12 +37,12 @@ class LocalSteps:
             a copy in a variable, whose handle takes the place of theirs.
 
     Attributes:
-        variables: Those of which a worker has a copy.
-        lookups: Those of which it has one by rows, by their placeholders.
+        variables: The variables of which a worker has a copy.
+        lookups: The variables of which it has rows, by their placeholders.
         captured: The handles of all variables, by their placeholders in the step.
         added: The handles of the variables to which the changes are added.
-        set: Those of the variables that are set to the last value.
-        in_each_step: Those of the variables of which a worker has no copy.
+        set: The variables that are set to the last value.
+        in_each_step: The variables of which a worker has no copy.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class LocalSteps:
 
         Args:
             batch: The tensors of its batch.
-            captured: What `captures_of` has captured for the function being traced.
-            values: Of `variables`, in their order.
-            ids: What `ids` has returned.
+            captured: The captures of `captures_of` for the function being traced.
+            values: The values of `variables`, in their order.
+            ids: The result of `ids`.
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]

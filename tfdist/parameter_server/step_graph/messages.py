@@ -103,7 +103,7 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
 
 
 def messages(nodes: Iterable[Node]) -> list[Message]:
-    """Returns what the tasks send each other in a step, in an order in which it can be."""
+    """Returns the messages of a step, in an order in which they can be sent."""
     nodes = in_order(nodes)
     tasks = {node.name: node.task for node in nodes}
     levels = _latest_levels(nodes, tasks)

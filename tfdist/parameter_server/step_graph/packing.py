@@ -35,7 +35,7 @@ class PackedGraph:
 
     Attributes:
         definition: The `GraphDef`, without the placeholders of the inputs.
-        messages: What the tasks send each other in one step.
+        messages: The messages of the tasks in one step.
         traffic: How many bytes that is, of tensors of known shapes.
     """
 

@@ -31,7 +31,7 @@ class LocalVariable:
 
     Attributes:
         placeholder: The name of the placeholder of its handle in the step.
-        device: Where it lives.
+        device: The device of the variable.
         dtype: Its dtype.
         shape: Its shape.
         is_read: Whether to pull its value. A counter or a metric is only added to.
@@ -56,8 +56,8 @@ class Rewriting:
 
     Attributes:
         handles: The handles of the variables, by their placeholders in the step.
-        variables: Those that it uses values in place of.
-        lookups: Those whose handles are to be replaced.
+        variables: The variables that are replaced by values.
+        lookups: The variables whose handles are to be replaced.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
 def _set_from_own(
     ops: Sequence[tf.Operation], uses: Mapping[str, Sequence[tf.Operation]]
 ) -> set[str]:
-    """Returns the variables to which a value is added that was computed from theirs."""
+    """Returns variables whose increment depends on their own value."""
     # A bit per variable: one pass, however many there are.
     bits = {name: 1 << i for i, name in enumerate(uses)}
     read = {

@@ -46,7 +46,7 @@ class Part:
 def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
     """Returns True if a tensor can travel with others: whole words, and a known rank.
 
-    Of half words, the shape must be known.
+    16-bit tensors need a static shape.
     """
     is_number = dtype.is_floating or dtype.is_integer
     if not is_number or dtype.is_quantized or shape.rank is None:
@@ -180,7 +180,7 @@ def _from_words(vector: str, halves: Sequence[Part], builder: Builder) -> list[s
 
 
 def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
-    """Returns references to the shapes of the parts, most of which are constants."""
+    """Returns references to the shapes of the parts; most of them are constants."""
     shapes = []
     start = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Finds variables to which a step adds, and which it also sets.
+"""Finds variables that a step both adds to and sets.
 
 Between the two, other workers add too: what they have added is lost, or used twice. The
 usual case is gradients that are accumulated by hand, in two writes or in one. With `own`
@@ -128,7 +128,7 @@ class _Variable:
         return None
 
     def _condition(self, factor: tf.Tensor) -> tf.Tensor | None:
-        """Returns the condition by which a factor is 0 or 1, or None."""
+        """Returns the condition that makes a factor 0 or 1, or None."""
         origin = self._origin(factor)
         op = origin.op
         if op.type == "Sub" and constant(op.inputs[0]) is not None:

@@ -44,7 +44,7 @@ class _Message:
         source: What takes them out of rows.
         rows: The batches, and with each its ticket.
         batches: The batches alone.
-        fate: What becomes of them.
+        fate: The fate of the batches.
     """
 
     first: int

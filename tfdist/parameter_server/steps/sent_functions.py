@@ -63,7 +63,7 @@ class SentFunctions:
     """Functions in flight, and finished ones whose round is incomplete.
 
     Attributes:
-        under_way: Those that are not known to have ended.
+        under_way: Functions that are not known to have ended.
     """
 
     def __init__(self) -> None:

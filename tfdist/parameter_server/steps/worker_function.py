@@ -30,7 +30,7 @@ class WorkerFunction:
         strategy: The strategy whose replica runs the steps.
         step: Takes a batch. If more than one step is to run, it returns a vector.
         structure: The structure of each batch.
-        gate: Where each step takes its turn, if it does.
+        gate: The gate at which each step takes its turn, or None.
         rounds: The rounds that the step is part of; each batch comes with a ticket then.
         caching: Returns the step on what its worker keeps, if that keeps anything.
         learns: Whether weights and gradients travel as the strategy's `wire_dtype` says,

@@ -141,7 +141,7 @@ class WorkerSteps:
     def _functions_of(
         self, source: Source, steps: int, requested: int
     ) -> Iterable[int]:
-        """Returns of how many steps each function is, of those that were requested."""
+        """Splits the requested steps into the sizes of the functions that run them."""
         if self._worker_function(source.structure).step.not_copied:
             return [1] * steps
         if steps == requested:
