@@ -83,7 +83,7 @@ class ShardedIterator:
         values: Yields `(count, total, components of the batch)` per device, endlessly.
             After the last batch, the count and the total are 0.
         structure: The structure of a batch.
-        totals: What is known of the batches before they are read.
+        totals: Properties of the batches that are known before they are read.
         steps_requested: How many steps to take next; None for `steps_per_execution`.
         taken: How many steps have run, including those before a checkpoint.
         seed: The seed of the order of the data.
