@@ -1,4 +1,4 @@
-"""The variables with which a replica of a stage computes, or copies; and sums of gradients."""
+"""Variables of a stage's replicas, or their copies, and sums of gradients."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -107,7 +107,7 @@ def _note_beside(variable: tf.Variable, other: tf.Variable) -> None:
 
 
 def _noted_beside(variable: tf.Variable) -> Any:
-    """Returns the variable next to which this one was created, or None."""
+    """Returns the variable that this one was created next to, or None."""
     noted = _beside.get(id(variable))
     return noted() if noted is not None else None
 

@@ -18,7 +18,7 @@ class Recipe:
     """Instructions to rebuild values from tensors.
 
     Attributes:
-        structure: What `tf.nest` makes of the values.
+        structure: The structure of the values, for `tf.nest`.
         kinds: For each value its type, None for no value, or "tensor".
         masked: Whether each value has a mask, which is the tensor after it.
     """
@@ -172,7 +172,7 @@ class StageLinks:
     Attributes:
         wanted: The tensors that each stage needs, by identity: those that it takes,
             and at the last one all outputs of the model that others compute.
-        between: What goes from a stage to a later one, for each such pair.
+        between: The tensors from a stage to a later one, for each such pair.
         losses: From each stage but the last, what its layers passed to `add_loss`.
         batches: For each stage, what it needs of the batches that it computes next.
         kept: For each stage, what it took of a batch, until the gradient of that comes.

@@ -24,7 +24,7 @@ class Stage:
         nodes: The calls of layers, in the order in which they are computed.
         takes: The symbolic tensors, by identity, that come from the batch or from earlier
             stages.
-        gives: Those that later stages or the loss take.
+        gives: The tensors that later stages or the loss take.
     """
 
     devices: tuple[str, ...]

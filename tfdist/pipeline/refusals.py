@@ -15,7 +15,7 @@ _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 def check(model: Any, *needed: str) -> None:
-    """Refuses a model of which a pipeline would compute something else.
+    """Refuses a model whose computation a pipeline would change.
 
     `needed` are the methods that steps in stages would replace; all of them by default.
     """

@@ -47,8 +47,8 @@ class _Replica:
     """One replica of a stage within a step.
 
     Attributes:
-        variables: What it computes with.
-        after: What its next task waits for.
+        variables: The variables that it computes with.
+        after: The operations that its next task waits for.
         sums: The sums of its gradients of the weights, or None.
     """
 
