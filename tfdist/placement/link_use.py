@@ -31,7 +31,7 @@ class LinkUse:
     meanwhile. What is pulled while a later segment is pushed takes no time of its own.
 
     Attributes:
-        traffic: What a step moves.
+        traffic: The bytes that a step moves.
         step_seconds: How long a step took on a worker, in the last epoch of `fit`.
         may_narrow: Whether the strategy could take `wire_dtype="bfloat16"` instead.
         may_merge: Whether it could exchange values once in several steps instead.
