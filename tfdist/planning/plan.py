@@ -28,7 +28,7 @@ class Plan:
         num_ps: The number of ps.
         variables: Every variable but the slots, in creation order.
         target: The requested imbalance.
-        balance: What was balanced: `"memory"`, `"traffic"` or `"both"`.
+        balance: The balanced quantity: `"memory"`, `"traffic"` or `"both"`.
     """
 
     num_ps: int

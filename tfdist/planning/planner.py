@@ -57,7 +57,7 @@ def plan_variables(
     Args:
         weights: The variables, in creation order.
         num_ps: The number of ps.
-        balance: What to balance. `"memory"`, the default, balances traffic only as
+        balance: The quantity to balance. `"memory"`, the default, balances traffic only as
             far as memory allows without more cuts. `"traffic"` ignores memory.
             `"both"` spreads the large embeddings with known `lookups` over all ps, at
             `num_ps - 1` cuts each, and balances the rest by traffic.
