@@ -29,7 +29,7 @@ _CLOSE = 0.002
 
 
 class CalibrationError(ValueError):
-    """A file from which the costs of a step cannot be told."""
+    """A file that the costs of a step cannot be derived from."""
 
 
 def hosts_of(measured: Speedup, runs: Sequence[Run]) -> Hosts:
@@ -123,7 +123,7 @@ def _fullest(measured: Speedup, runs: Sequence[Run]) -> float:
 def _fitted(
     cost: StepCost, hosts: Hosts, seconds: float, steps: int, most_cores: float
 ) -> StepCost:
-    """Returns the cost with which one worker's step takes that many seconds."""
+    """Returns the cost for which one worker's step takes that many seconds."""
 
     def simulated(cost: StepCost) -> float:
         outcome = simulate(
