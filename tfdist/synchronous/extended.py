@@ -234,7 +234,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def colocate_vars_with(
         self, colocate_with_variable: Any
     ) -> contextlib.AbstractContextManager[Any]:
-        """Creates variables as the one next to which they belong.
+        """Creates variables like the ones that they belong to.
 
         The weights of a layer that was built outside of the scope are this process's own,
         which starts them as the chief does and updates them as all do. So are their slots.

@@ -180,7 +180,7 @@ class VaryingShapesError(Exception):
 
 
 class _UnexpectedLogsError(Exception):
-    """A step returns logs, for which the loop that is being traced has no place."""
+    """A step returns logs that the traced loop has no place for."""
 
     def __init__(self, logs: Any) -> None:
         self.logs = logs

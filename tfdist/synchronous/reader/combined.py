@@ -1,4 +1,4 @@
-"""The kinds of sums, products and quotients of numbers that have no rows any more."""
+"""Reductions of sums, products and quotients of numbers without rows."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

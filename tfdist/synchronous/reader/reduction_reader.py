@@ -283,7 +283,7 @@ class ReductionReader:
         """Returns what is known of the outputs of a function; None without its graph.
 
         Args:
-            op: What calls it.
+            op: The operation that calls it.
             name: The attribute that has the function.
             given: The function's inputs, in this graph.
         """

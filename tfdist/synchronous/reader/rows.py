@@ -144,7 +144,7 @@ class Rules(dict[str, Rule]):
 def has_rows(tensor: Any) -> bool:
     """Returns True if a tensor has an unknown dimension, the one of the examples.
 
-    So may the elements of a list have.
+    The elements of a list may have one, too.
     """
     rank = tensor.shape.rank
     return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()

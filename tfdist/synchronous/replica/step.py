@@ -250,7 +250,7 @@ class ReplicaStep:
                     )
 
     def states_in(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the states of metrics, as they were read, that a sum has in it.
+        """Returns the metric states that a sum was computed from.
 
         They count on a replica without rows, too: it has those of earlier steps. Without a
         graph they cannot be seen.
