@@ -33,12 +33,12 @@ class Kernel:
 
     Attributes:
         op: The name in `tf.raw_ops`.
-        slots: By argument, the optimizer's slots, one per weight.
-        numbers: By argument, a number of the weight's dtype.
-        decays: Those of the numbers that are subtracted from 1.
-        powers: By argument, the base of a power with the number of this step, which
-            counts from 1.
-        flags: By argument, an attribute of the operation.
+        slots: The optimizer's slots by argument, one per weight.
+        numbers: Numbers of the weight's dtype, by argument.
+        decays: The numbers that are subtracted from 1.
+        powers: Bases of powers with the number of this step, which counts from 1, by
+            argument.
+        flags: Attributes of the operation, by argument.
         learning_rate: The argument for the learning rate.
         gradient: The argument for the gradient.
     """

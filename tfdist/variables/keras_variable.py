@@ -107,7 +107,7 @@ class PartitionedKerasVariable(keras.Variable):
 
 
 def with_shards(sources: Any) -> Any:
-    """Returns a structure in which each variable in shards is the tuple of these."""
+    """Returns a structure with the tuple of shards for each variable in shards."""
     return tf.nest.map_structure(lambda each: _shards_of(each) or each, sources)
 
 

@@ -34,7 +34,7 @@ class PartitionedVariable:
     Attributes:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
             that an update reads and writes all shards, on the first one's ps.
-        lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        lost: The memory of each worker's last rounding error, or None.
         growth: The table whose rows it has, if they are created one by one, or None.
         changes: Splits and joins changes of it.
     """

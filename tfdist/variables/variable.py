@@ -38,10 +38,10 @@ class ParameterServerVariable(_tf.CachingVariable):
         is_set: Whether a step has set it, which is no increment, beside its optimizer.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
-        counts: What its ps counts of its changes, or None if nothing does.
+        counts: The change counter of this variable on its ps, or None.
         row_counts: The same, of each row.
         writes_here: How often this process has written it, outside of steps.
-        lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        lost: The memory of each worker's last rounding error, or None.
         rows_in_use: Returns how many rows ids have, if it belongs to a table that grows.
     """
 
