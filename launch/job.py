@@ -115,7 +115,7 @@ class Job:
 
     @property
     def closed_ports(self) -> list[int]:
-        """The ports that no task on another host may open to strangers."""
+        """The ports that no task on another host may open to unauthorized hosts."""
         return [plan.port for plan in self.plans if self.protection == mode.TLS]
 
     def to_json(self) -> str:

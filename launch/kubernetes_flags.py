@@ -106,7 +106,7 @@ def resources(
 
 
 def protection(values: flags.FlagValues) -> str:
-    """Returns what keeps strangers out, in addition to a NetworkPolicy's firewall."""
+    """Returns the protection besides a NetworkPolicy's firewall."""
     resolved = mode.resolve(values.secure)
     return mode.TLS if resolved == mode.TLS else mode.POLICY
 

@@ -126,7 +126,7 @@ def _is_made_in(op: Any, files: str | tuple[str, ...]) -> bool:
 def line_of(op: Any, *authors: Author) -> str:
     """Returns the line that created an operation, such as "train.py, line 7", or "".
 
-    It is that of one of these authors, whoever was called from there.
+    The line belongs to one of these authors, whatever it called.
     """
     for frame in reversed(op.traceback):
         if author(frame.filename) in authors:

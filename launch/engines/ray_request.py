@@ -55,7 +55,7 @@ class Group:
             return PACK
         (bundle, *_) = self.bundles()
         enough = sum(_fits(bundle, node) for node in nodes) >= len(self.tasks)
-        # For more nodes than there are, Ray would wait for ever.
+        # For more nodes than there are, Ray would wait forever.
         return STRICT_SPREAD if enough else SPREAD
 
 

@@ -177,7 +177,7 @@ class Record:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    # Whoever reads sees the old file or the new one.
+    # A reader sees the old file or the new one.
     new = path.with_suffix(".new")
     new.write_text(json.dumps(value))
     new.rename(path)
@@ -189,7 +189,7 @@ def _lock(file: IO[str]) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Whoever asks whether the job is alive locks it for a moment.
+            # A command that asks whether the job is alive locks it for a moment.
             time.sleep(_MOMENT)
         else:
             return True

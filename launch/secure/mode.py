@@ -5,7 +5,7 @@ from collections.abc import Sequence
 AUTO, TLS, PRIVATE, OFF = MODES = ("auto", "tls", "private", "off")
 
 POLICY = "policy"
-"""The engine closes the hosts' ports to strangers; no user chooses it."""
+"""The engine closes the hosts' ports to unauthorized hosts; no user chooses it."""
 
 HELP = (
     "What keeps strangers away from the tasks. tls: mutual TLS between the hosts, and "

@@ -97,7 +97,7 @@ class ProgressLine:
         age = now - self._heard
         text = line(self._numbers, self._restarts(), age)
         self._console.status(text)
-        # Whoever reads sees the old line or the new one. A full disk ends no training.
+        # A reader sees the old line or the new one. A full disk ends no training.
         with contextlib.suppress(OSError):
             new = self._path.with_suffix(".new")
             new.write_text(f"{text}\n")

@@ -89,7 +89,7 @@ def executor_scope(own: Any) -> Iterator[None]:
     """Runs the eager operations of this thread on an executor of its own.
 
     TensorFlow's own scope waits, when it ends, for all that the executor of before has
-    under way. That of all threads has the tensors that a worker is to delete, however
+    in flight. That of all threads has the tensors that a worker is to delete, however
     long that worker takes to answer.
     """
     eager = context.context()._handle

@@ -21,7 +21,7 @@ from tfdist.checkpoint.store import CheckpointStore
 class Keeper:
     """Keeps the checkpoints of every `fit`, each in a directory of its own.
 
-    `join` waits for the steps that are under way.
+    `join` waits for the steps that are in flight.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Keeper:
 
     @property
     def is_keeping(self) -> bool:
-        """True if a `fit` with checkpoints is under way."""
+        """True if a `fit` with checkpoints is running."""
         return self._fit is not None
 
     def start_of_data(self) -> Snapshot | None:

@@ -72,7 +72,7 @@ class KeptFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
     It comes after the callbacks whose state it keeps. A process that does not write has
-    no store. `join` waits for the steps that are under way.
+    no store. `join` waits for the steps that are in flight.
     """
 
     async_safe = True

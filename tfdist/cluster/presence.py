@@ -148,7 +148,7 @@ def members_of(
     To change its cluster, TensorFlow asks each server of the new one, and waits for its
     answer without a deadline. A worker that has ended is left out: its next step fails,
     and it comes back in its turn. One that is only silent may be stopped or slow, with
-    a step under way, so nothing is changed until it answers or ends. Returns none while
+    a step in flight, so nothing is changed until it answers or ends. Returns none while
     nothing may be changed.
     """
     for task, problem in problems.items():

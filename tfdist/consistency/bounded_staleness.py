@@ -63,7 +63,7 @@ class BoundedStaleness:
     def may_start(self, step: Step, state: State) -> bool:
         """Returns True if all steps can still keep the bound if this one starts now.
 
-        A write under way counts against it: the step may read weights from before.
+        A write in flight counts against it: the step may read weights from before.
         """
         writing = sum(1 for _ in state.in_phase(Phase.WRITING))
         return _feasible([*self._rooms(state, step), self.max_staleness - writing])

@@ -26,7 +26,7 @@ class Step:
         phase: Whether it waits to start, has read the weights or may just do so, waits to
             write, or may write.
         began: How many writes of other workers were complete when it started. One that
-            was under way then is not among them: it may have changed weights that the
+            was in flight then is not among them: it may have changed weights that the
             step read later.
         round: How many updates had been applied when it started.
     """

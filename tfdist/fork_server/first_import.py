@@ -3,7 +3,7 @@
     os.environ["KERAS_BACKEND"] = "jax"
     import keras
 
-In a forked process this would do nothing, in silence, so the import is refused. The
+In a forked process this would silently do nothing, so the import is refused. The
 launcher spawns a task whose source shows that it does this, so that few programs get here.
 """
 

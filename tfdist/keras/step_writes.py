@@ -34,7 +34,7 @@ class NotingScope(keras.StatelessScope):
 
 
 def note_write(variable: Any) -> None:
-    """Takes note of a Keras variable that is being written."""
+    """Notes a Keras variable that is being written."""
     noted = _noted.get()
     if noted is not None:
         noted[id(variable)] = variable.path

@@ -41,7 +41,7 @@ class Patience:
                 self.check()
 
     def wait_for_all(self, outputs: Iterable[Any]) -> None:
-        """Waits until no function is under way: those of `outputs`, and any others."""
+        """Waits until no function is in flight: those of `outputs`, and any others."""
         pause = _SHORTEST_PAUSE
         with self.waiting():
             for output in outputs:

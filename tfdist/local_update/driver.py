@@ -77,7 +77,7 @@ class LocalUpdateDriver(DefaultDriver):
 
     @property
     def calls(self) -> int:  # type: ignore[override]
-        """The number of the `fit` that comes next, or is under way, and if it is."""
+        """The number of the `fit` that comes next, or is running, and if it is."""
         return 2 * self._fits - bool(self._calls)
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:

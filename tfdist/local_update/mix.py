@@ -31,7 +31,7 @@ class Mix:
         steps: How many steps of this epoch are done.
         has_trained: Whether this worker had rows in one of them.
         hand_over: Called to give a worker that comes back the state of this one, right
-            after a mix, when none is under way; with how many batches were taken for
+            after a mix, when none is in flight; with how many batches were taken for
             steps that are not counted yet. None outside of `fit`.
 
     Raises:
@@ -94,7 +94,7 @@ class Mix:
             self._welcome()
 
     def drain(self) -> None:
-        """Waits for the exchange that is under way if a worker may come back by it.
+        """Waits for the exchange that is in flight if a worker may come back by it.
 
         Called before this worker exchanges anything else.
         """
@@ -156,7 +156,7 @@ class Mix:
         self._under_way = fragment, snapshot, mixed
 
     def _end_overlap(self) -> None:
-        """Waits for the mix that is under way, if one is, and takes what it has made."""
+        """Waits for the mix that is in flight, if one is, and takes what it has made."""
         if self._under_way is None:
             return
         (fragment, snapshot, mixed), self._under_way = self._under_way, None

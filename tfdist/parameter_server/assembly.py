@@ -87,7 +87,7 @@ class Parts:
     fit_driver: ParameterServerDriver
 
     def ended(self, replica: int, is_over: bool) -> None:
-        """Takes note that a replica's function is over, or lost with the replica."""
+        """Notes that a replica's function is over, or lost with the replica."""
         self.activity.ended(replica, is_over)
         if not is_over:
             self.gates.leave(replica)

@@ -41,7 +41,7 @@ def seconds_per_byte(strategy: Any) -> float | None:
             answer = _fastest_copy(worker, 1)
             copy = _fastest_copy(worker, BYTES // tf.float32.size)
     except tf.errors.OpError:
-        # Whoever is lost is noticed by the step, which training recovers from.
+        # The step notices a lost task, and training recovers from it.
         return None
     # Two measurements of a busy machine may come out in the wrong order.
     found = max(copy - answer, 0.0) / BYTES

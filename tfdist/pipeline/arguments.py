@@ -174,7 +174,7 @@ def stages_of(plan: LayerPlan) -> list[PlannedStage]:
     devices: list[int] = []
     stage_of: dict[str, int] = {}
     for node in plan.graph.order:
-        # Inputs are nowhere: whoever needs one has it.
+        # Inputs have no stage: each stage that needs one has it.
         taken = [_layer_of(each) for each in sources[node]]
         if not taken:
             continue

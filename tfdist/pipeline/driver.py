@@ -138,7 +138,7 @@ class PipelineDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Refuses models before their first step; at an error, forgets what is under way."""
+        """Refuses models before their first step; at an error, forgets what is in flight."""
         refusals.check(model)
         # Keras and callbacks wait for the results of a step when they read them.
         with self._needing_workers():
@@ -180,7 +180,7 @@ class PipelineDriver(DefaultDriver):
         return telling_the_ends(epoch_iterator, steps)
 
     def join(self) -> None:
-        """Passes all batches that are under way through all stages."""
+        """Passes all batches that are in flight through all stages."""
         for flow in self._flows:
             flow.drain()
 

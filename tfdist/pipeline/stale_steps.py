@@ -216,7 +216,7 @@ def _by_id(ids: Sequence[int], parts: Sequence[Sequence[Any]]) -> ByMicrobatch:
 
 
 class Flow:
-    """The batches that are under way through the stages of a model.
+    """The batches that are in flight through the stages of a model.
 
     All of them have the same form; before one of another form comes, they pass to the end.
     """
@@ -256,7 +256,7 @@ class Flow:
         return self._logs
 
     def drain(self) -> dict[str, Any]:
-        """Runs steps without a new batch until none is under way."""
+        """Runs steps without a new batch until none is in flight."""
         if self._form is not None:
             while self._active():
                 self._advance(None)
@@ -267,7 +267,7 @@ class Flow:
         return self._logs
 
     def forget(self) -> None:
-        """Discards what is under way, and its queues."""
+        """Discards what is in flight, and its queues."""
         self._steps.clear()
         self._functions.clear()
         self._form, self._step, self._batches = None, 0, 0

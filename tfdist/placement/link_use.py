@@ -53,7 +53,7 @@ class LinkUse:
 
     @property
     def gradients(self) -> float:
-        """The share in which its gradients are under way, and the next weights wait."""
+        """The share in which its gradients are in flight, and the next weights wait."""
         return self._share(self.traffic.pushed)
 
     def _share(self, amount: float) -> float:

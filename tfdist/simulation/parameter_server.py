@@ -183,7 +183,7 @@ class _Training:
             if not self._left:
                 yield self._epoch_over
                 self._epoch_over, self._left = Event(), self._epoch_steps
-            # As many messages are under way as the driver of `fit` keeps in flight.
+            # As many messages are in flight as under the driver of `fit`.
             yield self._room.take()
             steps = int(min(self._cost.steps_per_message, self._left))
             self._left -= steps

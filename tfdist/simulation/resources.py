@@ -167,7 +167,7 @@ class _Pool:
         return self.groups
 
     def busy(self) -> list[_Group]:
-        """Returns the groups with activities under way."""
+        """Returns the groups with activities in progress."""
         return [group for group in self.groups.values() if group.ends]
 
     def advance(self) -> None:

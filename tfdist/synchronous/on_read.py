@@ -16,7 +16,7 @@ _handles: list[weakref.ref[Any]] = []
 def created(
     create: Callable[..., Any], next_creator: Callable[..., Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Creates a variable, and takes note if its copies are combined when it is read.
+    """Creates a variable, and notes whether its copies are combined when it is read.
 
     Keras marks variables such as an optimizer's counters as written by the first replica.
     Every replica writes the same value to them anyway. Having TensorFlow copy the first

@@ -39,7 +39,7 @@ class Resource:
 def release_with(owner: Any, variable: tf.Variable) -> None:
     """Gives the memory of a ps's variable back once a Python object is gone.
 
-    TensorFlow keeps the handle that a function has captured for ever, and with it the
+    TensorFlow keeps the handle that a function has captured forever, and with it the
     value, after the variable, the function and its graph are gone.
     """
     _later(owner, variable.device, _empty, variable.handle, variable.dtype)

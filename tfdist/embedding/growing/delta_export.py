@@ -51,7 +51,7 @@ class DeltaExport(keras.callbacks.Callback):
 
     The first export of each `fit` is full. The others are deltas: the rows that training
     steps have looked up, or `upsert` has set, since the one before, and the ids that have
-    lost their rows. `read_export` puts them together. No step is under way meanwhile, so
+    lost their rows. `read_export` puts them together. No step is in flight meanwhile, so
     an export has each row as it was at one time.
 
     Only the chief writes. An export that was not written whole is not there.

@@ -193,7 +193,7 @@ class GrowingLayer(keras.layers.Layer):
             For how many ids there was no room.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
             ValueError: If ids repeat, or are more than `max_rows`, or the rows have
                 another shape.
         """
@@ -214,7 +214,7 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows of ids; returns how many there were.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
         """
         self._await_quiet("remove")
         return self.table.remove(np.unique(self._as_vector(ids)))
@@ -223,7 +223,7 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows that the rules of `eviction` give up; returns how many.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
         """
         self._await_quiet("evict")
         return self.table.evict() if self.eviction else 0
@@ -278,7 +278,7 @@ class GrowingLayer(keras.layers.Layer):
         """Replaces the table by the ids and rows of a file.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
             ValueError: If the file is of another `output_dim`, or has too many rows.
         """
         self._await_quiet("load")

@@ -1,7 +1,7 @@
 """Batches that a worker reads itself, by the lease that a step comes with.
 
 The chief reads the dataset of leases as it reads any dataset: batch by batch, to their end
-or to a checkpoint. So a lease is open until its step is sent, under way with that step, and
+or to a checkpoint. So a lease is open until its step is sent, in flight with that step, and
 done once that has finished; if its worker is lost, the step goes to another, and the lease
 with it. What a lease stands for, and the user's own pipeline, are a graph that is part of
 the function which the workers run.
@@ -245,7 +245,7 @@ def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
 def _length_of_records(paths: Sequence[str]) -> float:
     """Returns the mean length of records, as the first file that has some tells."""
     for path in paths:
-        # Whoever reads a pipe takes what it has.
+        # Reading a pipe removes its contents.
         with contextlib.suppress(OSError):
             if os.path.isfile(path) and (length := mean_length(path)):
                 return length

@@ -152,7 +152,7 @@ class ParameterServerDriver(DefaultDriver):
         outer, self._method = self._method, method
         was_within_epoch = self.is_within_epoch
         try:
-            # A call within a callback of another one, whose steps are under way.
+            # A call within a callback of another one, whose steps are in flight.
             self._in_flight.collect()
             with (
                 self.strategy.activity.call(),
@@ -259,7 +259,7 @@ class ParameterServerDriver(DefaultDriver):
         self.is_within_epoch = False
 
     def note_step(self, traced: WorkerFunction) -> None:
-        """Takes note of the last step that was traced to train a model."""
+        """Notes the last step that was traced to train a model."""
         # Weakly: the strategy must not keep the step of a model that is gone.
         self._traced = weakref.ref(traced)
 

@@ -39,7 +39,7 @@ class Meter:
             self._counts = tf.Variable(
                 np.zeros([num_workers, COLUMNS], np.int64), trainable=False
             )
-            # Whoever records must not wait for who takes.
+            # A step that records must not wait for the reader.
             self._times = tf.queue.FIFOQueue(
                 2**31 - 1, [tf.float64], [[len(StepTimes._fields)]]
             )

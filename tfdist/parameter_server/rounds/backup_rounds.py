@@ -32,7 +32,7 @@ class LeadTurnstile(Turnstile):
     The first N gradients count that were computed from the weights of the round, and the
     others are dropped, on every ps. A step joins the current round, if its worker has not
     computed a gradient of it yet, and waits for the next one otherwise. It need not wait
-    if the steps under way are too few to complete the round: near the end of an epoch,
+    if the steps in flight are too few to complete the round: near the end of an epoch,
     some workers have no batch left, and some may be lost.
 
     Args:
@@ -47,7 +47,7 @@ class LeadTurnstile(Turnstile):
     ) -> None:
         super().__init__(device, num_workers, enough)
         self._started = started
-        # The round that each worker has joined last, and whether its step is under way.
+        # The round that each worker has joined last, and whether its step is in flight.
         self._joined = Numbers(device, [-1] * num_workers)
         self._runs = Numbers(device, [0] * num_workers)
         self._full = Resource(
@@ -157,7 +157,7 @@ class LeadTurnstile(Turnstile):
             return count
 
     def end(self, gradients: int) -> None:
-        """Ends a round with those that it has. Call it while no step is under way."""
+        """Ends a round with those that it has. Call it while no step is in flight."""
         with tf.device(self.device):
             tf.raw_ops.QueueEnqueueV2(
                 handle=self._full.handle, components=[tf.constant(gradients)]

@@ -128,7 +128,7 @@ def _dtype_of(parts: Sequence[Part]) -> tf.DType:
 
 
 def _by_size(parts: Sequence[Part], dtype: tf.DType) -> tuple[list[Part], list[Part]]:
-    """Returns the parts of whole words, and those of half words among them."""
+    """Returns the parts of whole words, and the 16-bit parts among them."""
     if dtype.size < _WORD.size:
         return list(parts), []
     halves = [part for part in parts if part.dtype.size < _WORD.size]
@@ -140,7 +140,7 @@ def _words(halves: Sequence[Part]) -> int:
 
 
 def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
-    """Adds what makes words of tensors of half words."""
+    """Adds nodes that make words of 16-bit tensors."""
     dtype, words = halves[0].dtype, _words(halves)
     vector = builder.constant([-1])
     flat = [_reshaped(each.reference, vector, dtype, builder) for each in halves]
@@ -154,7 +154,7 @@ def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
 
 
 def _from_words(vector: str, halves: Sequence[Part], builder: Builder) -> list[str]:
-    """Adds what makes tensors of half words of words, and returns references to them."""
+    """Adds nodes that make 16-bit tensors of words, and returns references to them."""
     dtype = halves[0].dtype
     pairs = builder.add("Bitcast", [vector], T=_WORD, type=dtype)
     flat = _reshaped(pairs, builder.constant([-1]), dtype, builder)

@@ -91,7 +91,7 @@ class BackupSteps(RoundSteps):
         return int(number), int(gradients)
 
     def reset(self) -> None:
-        """Gives up what is under way, after an error."""
+        """Gives up what is in flight, after an error."""
         self._has_update = False
         super().reset()
 

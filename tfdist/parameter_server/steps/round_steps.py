@@ -170,7 +170,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
                 self._submit_message(each)
 
     def reset(self) -> None:
-        """Gives up what is under way, after an error."""
+        """Gives up what is in flight, after an error."""
         # What the ps have of a round may be incomplete forever, so all of it is made
         # anew.
         self._updates.close()

@@ -125,4 +125,4 @@ class RoundsUnderWay:
         """Takes note, in some thread, that a worker is lost with its function."""
 
     def reset(self) -> None:
-        """Gives up what is under way: functions were cancelled or given up."""
+        """Gives up what is in flight: functions were cancelled or given up."""

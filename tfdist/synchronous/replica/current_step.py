@@ -96,13 +96,13 @@ def check_not_within(what: str, instead: str) -> None:
 
 
 def note_equal(values: Any) -> None:
-    """Takes note of what all replicas have alike, if this thread is in a step."""
+    """Notes what all replicas have alike, if this thread is in a step."""
     if (step := _step()) is not None:
         step.is_same(values)
 
 
 def note_shapes(values: Sequence[Any]) -> None:
-    """Takes note of what a step of this thread exchanges, if it is in a step."""
+    """Notes what a step of this thread exchanges, if it is in a step."""
     if (step := _step()) is not None:
         step.note_shapes(values)
 

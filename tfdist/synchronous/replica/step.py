@@ -147,7 +147,7 @@ class ReplicaStep:
         return tf.nest.pack_sequence_as(gradients, flat)
 
     def note_shapes(self, values: Sequence[Any]) -> None:
-        """Takes note of whether what it exchanges has the same shape in every step."""
+        """Notes whether what it exchanges has the same shape in every step."""
         self.shapes += [
             not isinstance(each, tf.IndexedSlices) and each.shape.is_fully_defined()
             for each in values
@@ -273,7 +273,7 @@ class ReplicaStep:
         return found
 
     def sees(self, variable: Any) -> None:
-        """Takes note of a Keras variable that the step assigns, as opposed to others."""
+        """Notes a Keras variable that the step assigns, as opposed to others."""
         self.assigned.add(id(_tf.value_of(variable).handle))
 
     def wrote(self, variable: Any, value: Any) -> None:
