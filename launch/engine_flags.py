@@ -106,7 +106,7 @@ def env_of(values: flags.FlagValues) -> dict[str, str]:
 def planner(
     values: flags.FlagValues, program: Program, kind: str, **changed: Any
 ) -> HostPlanner:
-    """Returns what plans the job that the flags ask for."""
+    """Returns the planner of the job that the flags ask for."""
     return HostPlanner(
         program,
         kind,

@@ -71,7 +71,7 @@ def why_not(
 
 
 def too_late(program: Program) -> str:
-    """Returns what a script, or a module next to it, has that a fork may do too late, or ''."""
+    """Returns code of a script, or a module beside it, that may run too late; or ''."""
     found = (_LATE.search(text) for text, _ in sources(program))
     return next((match[0].strip(" =") for match in found if match), "")
 

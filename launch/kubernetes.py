@@ -121,7 +121,7 @@ def _layout(name: str, counts: Mapping[str, int]) -> Layout:
 
 
 def _surroundings(at: Layout) -> Surroundings:
-    """Returns what a task finds in its pod: what this process finds in its own."""
+    """Returns the surroundings of a task in its pod, the same as this process's."""
     connect = [
         (sys.executable, "-m", "launch.remote.connector", at.addresses[host], str(task))
         for task, host in at.where.items()

@@ -90,7 +90,7 @@ def labels(words: Sequence[str]) -> dict[str, str]:
 def resources(
     values: flags.FlagValues, counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Returns what the pods of each role ask for."""
+    """Returns the requests of the pods of each role."""
     found = {
         role: resources_of(
             values[f"cpus_per_{role}"].value,

@@ -123,7 +123,7 @@ def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> R
 def _few(
     values: flags.FlagValues, tasks: Sequence[Task], present: Sequence[Task]
 ) -> str:
-    """Returns what becomes of the workers that Ray has no room for."""
+    """Returns a notice about the workers that Ray has no room for."""
     left_out = len(tasks) - len(present)
     then = (
         "when there is room for more, the program starts again with them, from its last "

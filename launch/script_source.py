@@ -77,7 +77,7 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
 
 
 def stray_flags(program: Program, known: Container[str]) -> str:
-    """Returns what to tell the user of flags of the launcher after the script, or ''.
+    """Returns a notice about flags of the launcher after the script, or ''.
 
     A script that ignores flags it does not know would train on the launcher's default
     cluster, and nobody would notice. A flag seems to be misplaced if the launcher has one

@@ -104,7 +104,7 @@ def _age(process: psutil.Process) -> float:
 
 
 def _cluster_in(text: str) -> str:
-    """Returns what the TF_CONFIGs of one cluster have in common."""
+    """Returns the common part of the TF_CONFIGs of one cluster."""
     try:
         # Only "task" differs between the tasks of one cluster.
         return json.dumps(json.loads(text)["cluster"], sort_keys=True)

@@ -159,7 +159,7 @@ def status(record: Record) -> Status:
 
 
 def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows; if that is on a terminal, what the tasks write."""
+    """Yields the launcher's output; if that is on a terminal, the tasks' output."""
     tails = [Tail(record.output)]
     if not record.output:
         width = max(map(len, record.tasks), default=0) + 2

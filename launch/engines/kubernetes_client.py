@@ -104,7 +104,7 @@ class KubernetesClient:
         self._ask(f"delete the {kind} {name}", delete, missing={})
 
     def events(self) -> list[dict[str, Any]]:
-        """Returns what has happened in the namespace of late."""
+        """Returns the recent events of the namespace."""
         get = partial(self._core.list_namespaced_event, self.namespace)
         found = self._ask("list events", partial(get, _preload_content=False))
         items: list[dict[str, Any]] = found["items"]

@@ -44,7 +44,7 @@ def started(pods: Sequence[Mapping[str, Any]]) -> set[str]:
 def shortage(
     tasks: Collection[str], started: Collection[str], min_workers: int | None
 ) -> str:
-    """Returns what a job lacks to start, in words; '' if it can.
+    """Returns the missing parts of a job that cannot start, in words; '' if it can.
 
     `tasks` has the launcher, too; without `min_workers`, the job needs all.
 
@@ -94,7 +94,7 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
 def missing(
     pods: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], name: str
 ) -> list[str]:
-    """Returns what the job waits for, one line per cause."""
+    """Returns the causes that the job waits for, one line each."""
     found: dict[str, list[str]] = {}
     running = {task_of(pod) for pod in pods if _state(pod, "running")}
     for pod in pods:

@@ -123,7 +123,7 @@ class HostPlanner:
     def _questions(
         self, example: Job, there: Surroundings, addresses: Sequence[str]
     ) -> Callable[[str], dict[str, Any]]:
-        """Returns what `launch.remote.probe` is asked, given the host's name."""
+        """Returns the request to `launch.remote.probe`, given the host's name."""
         scripts = {
             plan.remote.host
             for plan in example.plans

@@ -226,7 +226,7 @@ def problems(
 
 
 def insecure(reports: Mapping[str, Report]) -> list[str]:
-    """Returns what the hosts lack for TLS between them, and how to mend it, per host."""
+    """Returns the obstacles to TLS between the hosts, with their remedies, per host."""
     found = []
     several = len(reports) > 1
     for host, report in reports.items():

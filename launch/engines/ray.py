@@ -48,7 +48,7 @@ class RayJob:
 
 
 def render(job: RayJob) -> str:
-    """Returns what Ray is asked for, and the command of each task."""
+    """Returns the request to Ray, and the command of each task."""
     request = job.request
     lines = [
         # JSON has no line ends in it.

@@ -298,7 +298,7 @@ class Executor:
 
 
 def _result(rank: int, address: str, asked: Any) -> Any:
-    """Returns what a call has returned on a worker, or raises a `WorkerError`."""
+    """Returns the result of a call on a worker, or raises a `WorkerError`."""
     import ray
 
     name = f"worker {rank} on {address}"

@@ -36,7 +36,7 @@ class Group:
     apart: bool = False
 
     def bundles(self) -> list[dict[str, float]]:
-        """Returns what each task needs, in the order of the tasks."""
+        """Returns the resources of each task, in the order of the tasks."""
         return [
             {
                 **self.bundle,
@@ -168,7 +168,7 @@ def missing(
 
 
 def describe(asked: Sequence[Group]) -> str:
-    """Returns what a job asks for, in words.
+    """Returns the request of a job, in words.
 
     >>> describe(groups(["chief", "ps:0", "ps:1"], {"CPU": 2}, 0))
     '2 x (2 CPU) on different nodes and 1 x (2 CPU)'

@@ -99,7 +99,7 @@ class Reservation:
         return sum(map(_is_ready, self._pending))
 
     def take(self) -> None:
-        """Takes what Ray has reserved of the later groups, the first tasks first."""
+        """Takes over Ray's reservations of the later groups, the first tasks first."""
         for each in [each for each in self._pending if _is_ready(each)]:
             self._pending.remove(each)
             self._held.append(each)
@@ -130,7 +130,7 @@ class Reservation:
         )
 
     def resources(self, task: str) -> dict[str, Any]:
-        """Returns what a task needs, as options of an actor."""
+        """Returns the resources of a task, as options of an actor."""
         held, index = self._find(task)
         bundle = self._groups[held].bundles()[index]
         options: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _is_ready(group: Any) -> bool:
 
 
 def alive_nodes() -> list[dict[str, float]]:
-    """Returns what each node of the cluster has in all."""
+    """Returns the total resources of each node of the cluster."""
     import ray
 
     return [each["Resources"] for each in ray.nodes() if each["Alive"]]

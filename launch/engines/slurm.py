@@ -218,7 +218,7 @@ def status(record: Record) -> Status:
 
 
 def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows on the first node."""
+    """Yields the launcher's output on the first node."""
     return _follow(record, lambda now: None)
 
 

@@ -104,7 +104,7 @@ def requeue(job_id: str) -> bool:
 
 
 def partitions() -> str:
-    """Returns what there is, for a message: `all (3 nodes)`; '' if nobody says."""
+    """Returns the partitions, for a message: `all (3 nodes)`; '' if nobody says."""
     try:
         answer = _run(["sinfo", "--noheader", "--format=%R %D"])
     except EngineError:

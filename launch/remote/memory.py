@@ -32,7 +32,7 @@ class Memory:
 
 
 def explain(peak: int, samples: Sequence[Memory]) -> str:
-    """Returns what to say of a process that somebody has killed (SIGKILL), or ''.
+    """Returns a remark on a process that somebody has killed (SIGKILL), or ''.
 
     Args:
         peak: The most bytes of memory that it had.
@@ -130,5 +130,5 @@ class MemoryWatch:
             self._samples.append(measure())
 
     def explain(self, peak: int) -> str:
-        """Returns what to say of a process that was killed just now, or ''."""
+        """Returns a remark on a process that was killed just now, or ''."""
         return explain(peak, [*self._samples, measure()])

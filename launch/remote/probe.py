@@ -37,7 +37,7 @@ print(json.dumps([platform.python_version(), found, lacks]))
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the host has, and `problems` that no comparison could show."""
+    """Returns the host's facts, and `problems` that no comparison could show."""
     problems, cwd = [], asked["cwd"]
     found: dict[str, Any] = {"python": "", "versions": {}, "lacks": []}
     if not os.path.isdir(cwd):

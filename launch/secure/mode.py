@@ -35,7 +35,7 @@ def resolve(mode: str) -> str:
 
 
 def notice(protection: str, hosts: Sequence[str]) -> str:
-    """Returns what to tell the user about a job."""
+    """Returns the notice for the user about a job."""
     there = ", ".join(dict.fromkeys(hosts))
     if protection == TLS:
         between = "; mutual TLS between the hosts" if len({*hosts}) > 1 else ""

@@ -116,12 +116,12 @@ class RunningTasks:
             self._hidden |= set(tasks)
 
     def why(self, task: Task) -> str:
-        """Returns what else is known of the end of a task, after a comma, or ''."""
+        """Returns further facts about the end of a task, after a comma, or ''."""
         exit = self._processes[task].exit
         return f", {exit.why}" if exit and exit.why else ""
 
     def take_reports(self) -> list[tuple[TaskProcess, Report]]:
-        """Returns what the tasks have reported since the last call, and by whom."""
+        """Returns the reports since the last call, by task."""
         reports, self._reports = self._reports, []
         return reports
 
