@@ -65,7 +65,7 @@ _CONVERTED = "__autograph_generated_file"  # A function of the program, made ane
 
 
 def author(path: str) -> Author:
-    """Returns who wrote a file, by its path in a frame or a message of TensorFlow's."""
+    """Returns the author of a file, by its path in a frame or a TensorFlow message."""
     if path.startswith(_PRIMITIVES):
         return Author.PRIMITIVE
     if path.startswith(_OURS):
