@@ -38,7 +38,7 @@ def of_this_cluster(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """Yields what the functions of a dataset, and of those that it reads, captured."""
+    """Yields the captures of functions of a dataset, and of those that it reads."""
     for function in dataset._functions():
         yield from function.function.captured_inputs
     for each in dataset._inputs():

@@ -80,7 +80,7 @@ def resource_type(handle: tf.Tensor) -> str:
 
 
 def new_executor() -> Any:
-    """Returns what runs eager operations, one after the other."""
+    """Returns an executor of eager operations, one after the other."""
     return executor.new_executor(enable_async=False)
 
 
@@ -165,7 +165,7 @@ def prepared_as_told(function: Any) -> Iterator[None]:
 
 
 def new_cancellation() -> Any:
-    """Returns what can cancel functions that wait."""
+    """Returns an object that can cancel functions that wait."""
     return cancellation.CancellationManager()
 
 

@@ -109,7 +109,7 @@ def graphs_called(op: tf.Operation) -> Iterator[Any]:
 
 
 def arguments_of(op: tf.Operation) -> list[tf.Tensor]:
-    """Returns what a call, branch or loop passes to its functions."""
+    """Returns the arguments that a call, branch or loop passes to its functions."""
     # The first input of a branch chooses it, and is not given to it.
     return list(op.inputs[op.type.endswith(("If", "Case")) :])
 

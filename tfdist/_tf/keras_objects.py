@@ -40,7 +40,7 @@ def creating_now() -> Iterator[None]:
 
 
 def value_of(variable: keras.Variable) -> Any:
-    """Returns what holds a Keras variable's value, not cast to any layer's dtype."""
+    """Returns the holder of a Keras variable's value, not cast to any layer's dtype."""
     return variable._value
 
 
@@ -80,7 +80,7 @@ def global_seed_generator_kept() -> Iterator[None]:
 
 
 def global_seed_generator() -> Any:
-    """Returns what `keras.random` draws from without a seed, or None."""
+    """Returns the generator of `keras.random` without a seed, or None."""
     return global_state.get_global_attribute("global_seed_generator")
 
 
@@ -146,7 +146,7 @@ def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
 
 
 def losses_of_call(operation: Any) -> list[Any]:
-    """Returns what an operation and its sublayers passed to `add_loss` in the last call."""
+    """Returns the losses that an operation and its sublayers added in the last call."""
     if not isinstance(operation, keras.Layer):
         return []
     return [loss for layer in operation._flatten_layers() for loss in layer._losses]
@@ -158,7 +158,7 @@ def set_value(variable: keras.Variable, value: Any) -> None:
 
 
 def compiled_loss(model: keras.Model) -> Any:
-    """Returns what computes the compiled loss of a model, or None without one."""
+    """Returns the compiled loss of a model, or None without one."""
     return model._compile_loss
 
 
