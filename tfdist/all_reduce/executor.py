@@ -130,7 +130,7 @@ def _message(
     sends: Sequence[int],
     wire_dtype: tf.DType | None,
 ) -> tf.Tensor:
-    """Returns what a device sends of its chunks, in one message."""
+    """Returns the chunks that a device sends, in one message."""
     own = [held[chunk][segment] for chunk in sends]
     message = to_wire(_joined(own), wire_dtype)
     if not reduces and message.dtype != own[0].dtype:

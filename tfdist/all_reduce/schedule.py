@@ -93,11 +93,11 @@ class Schedule:
         return 0
 
     def sent(self, device: int) -> Fraction:
-        """Returns what a device sends, as a multiple of the tensor's size."""
+        """Returns the size that a device sends, relative to the tensor's size."""
         return self._size(each.sender == device for each in self.transfers)
 
     def received(self, device: int) -> Fraction:
-        """Returns what a device receives, as a multiple of the tensor's size."""
+        """Returns the size that a device receives, relative to the tensor's size."""
         return self._size(each.receiver == device for each in self.transfers)
 
     @property
