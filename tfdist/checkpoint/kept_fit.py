@@ -50,7 +50,7 @@ class Group(Protocol):
         ...
 
     def bytes_of_chief(self, data: bytes) -> bytes:
-        """Returns what the chief has passed."""
+        """Returns the value that the chief has passed."""
         ...
 
 

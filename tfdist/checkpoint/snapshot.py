@@ -93,7 +93,7 @@ class Snapshot:
 
     @staticmethod
     def packed(path: Path) -> bytes:
-        """Returns what `write` has written, but for the dataset's state."""
+        """Returns the bytes that `write` has written, without the dataset's state."""
         state, arrays = (path / each for each in (_STATE, _ARRAYS))
         return b"\n".join([state.read_bytes(), arrays.read_bytes()])
 

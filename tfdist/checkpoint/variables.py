@@ -65,7 +65,7 @@ class VariableWriter:
 
 
 def _reads(graph: tf.Graph) -> list[tf.Operation]:
-    """Returns what reads a variable."""
+    """Returns the operations that read a variable."""
     return [
         each
         for each in graph.get_operations()
