@@ -36,7 +36,7 @@ class StalenessReport:
     names: tuple[str, ...] = ()
 
     def since(self, earlier: "StalenessReport") -> "StalenessReport":
-        """Returns what has been counted since an earlier report."""
+        """Returns the counts since an earlier report."""
         return StalenessReport(
             self.counts - earlier.counts,
             self.seconds - earlier.seconds,
