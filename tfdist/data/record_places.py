@@ -75,7 +75,7 @@ def _called(
 
 
 def source_error(message: str) -> SourceError | None:
-    """Returns what TensorFlow's message of an error says of places, if it does.
+    """Returns the part of TensorFlow's error message about places, if it has one.
 
     >>> source_error(f"assertion failed: [/a is truncated; {TURN_OFF}] [Op: Next]").args[0]
     '/a is truncated; options...

@@ -89,7 +89,7 @@ class SourceFiles:
             each.check()
 
     def what_changed(self, reason: str) -> str:
-        """Returns what has become of the files, or "" if something else failed.
+        """Returns the change of the files, or "" if something else failed.
 
         The reason names a file that a worker alone cannot open.
         """
