@@ -111,7 +111,7 @@ def evictions_of(value: Any) -> tuple[Eviction, ...]:
 
 
 def decay_of(rules: Sequence[Eviction]) -> float:
-    """Returns what an eviction multiplies the counts by."""
+    """Returns the factor of the counts at an eviction."""
     return math.prod(each.decay for each in rules if isinstance(each, EvictRare))
 
 

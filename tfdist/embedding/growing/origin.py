@@ -21,11 +21,11 @@ class Origin:
     has_strings: bool = False
 
     def numbers(self) -> list[int]:
-        """Returns what is saved, int64."""
+        """Returns the saved numbers, int64."""
         return [self.seed, int(self.has_strings)]
 
     def checks(self, saved: tf.Tensor, name: str) -> list[tf.Operation]:
-        """Returns what fails if the numbers of a checkpoint are those of another table.
+        """Returns operations that fail if a checkpoint's numbers are another table's.
 
         Args:
             saved: The `numbers` of the checkpoint.

@@ -26,7 +26,7 @@ _ORIGIN, _ROW, _WAITING = range(3)
 
 
 def table_saveables(table: Any, name: str) -> list[Any]:
-    """Returns what saves and restores a table, one for each ps."""
+    """Returns the objects that save and restore a table, one for each ps."""
     return [
         _Saveable(
             shard, index, len(table.shards), name, table.parts[index], table.origin
@@ -36,7 +36,7 @@ def table_saveables(table: Any, name: str) -> list[Any]:
 
 
 def slot_saveables(table: Any, slot_shards: Sequence[Any], name: str) -> list[Any]:
-    """Returns what saves and restores a slot of a table, one for each ps."""
+    """Returns the objects that save and restore a slot of a table, one for each ps."""
     return [
         _Saveable(shard, index, len(table.shards), name, slot_shards[index])
         for index, shard in enumerate(table.shards)
@@ -206,7 +206,7 @@ class _Pieces:
         self._pieces: list[list[tf.Tensor]] = []
 
     def reader(self, kind: int, index: int) -> Callable[[], tf.Tensor]:
-        """Returns what a spec calls for its tensor."""
+        """Returns the function that a spec calls for its tensor."""
 
         def read() -> tf.Tensor:
             # With the first begins another save, or another function that saves.
