@@ -85,7 +85,7 @@ class NormClipping:
         self.rule.check(clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns what the rule makes of the clipped updates."""
+        """Returns the rule's aggregate of the clipped updates."""
         check_updates(updates, weights)
         return self.rule.aggregate(clipped(updates, self.max_norm), weights)
 

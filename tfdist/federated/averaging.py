@@ -217,6 +217,6 @@ def local_batches(
 
 
 def random_stream(averaging: FederatedAveraging, round_index: int, client: int) -> int:
-    """Returns what a client's random layers start from, 0 to 2^31 - 1."""
+    """Returns the seed of a client's random layers, 0 to 2^31 - 1."""
     rng = np.random.default_rng((averaging.seed, round_index, client, _STREAM))
     return int(rng.integers(2**31))

@@ -81,7 +81,7 @@ def specs_of(examples: Any) -> Any:
 
 
 def kind_of(examples: Any) -> list[tuple[Any, ...]]:
-    """Returns what all clients' examples have in common: shapes of one, and dtypes."""
+    """Returns the common kind of all clients' examples: shapes of one, and dtypes."""
     return [
         (tuple(each.shape[1:]), tf.as_dtype(each.dtype).name)
         for each in tf.nest.flatten(examples)

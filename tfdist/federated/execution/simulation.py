@@ -235,7 +235,7 @@ class Simulation:
         return updates, answered
 
     def _sent(self, updates: list[ClientUpdate]) -> list[ClientUpdate]:
-        """Returns what clients send, attackers included, of what they have computed."""
+        """Returns the updates that clients send, attackers included."""
         if self._behavior.attack is None or not updates:
             return updates
         changes = np.stack([each.change for each in updates])
@@ -278,7 +278,7 @@ class Simulation:
             server_file.save(self._directory, self._about, self.server.state())
 
     def _receive(self) -> None:
-        """Sends what the server knows to all workers."""
+        """Sends the server's state to all workers."""
         server, model = self.server, self._model
         header = {
             "round": server.round_index,
