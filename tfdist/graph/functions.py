@@ -88,7 +88,7 @@ def renamed(definition: Any, suffix: str) -> list[Any]:
 
 
 def digest(definition: Any) -> str:
-    """Returns what is equal for two `GraphDef` that compute the same.
+    """Returns a key that is equal for two `GraphDef` that compute the same.
 
     TensorFlow gives each trace of a function, and each dataset, a name of its own. Those do
     not count.
