@@ -84,7 +84,7 @@ def _owners(model: keras.Model) -> Iterator[Any]:
 
 
 def _elements(value: Any) -> list[tuple[str, Any]]:
-    """Returns what an attribute holds, and the place of each."""
+    """Returns the values of an attribute, and the place of each."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, dict):

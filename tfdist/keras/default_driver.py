@@ -148,7 +148,7 @@ class DefaultDriver:
 def _execution(
     model: Any, step: Callable[[Any], Logs]
 ) -> Callable[[Iterator[Any]], Logs]:
-    """Returns what takes `steps_per_execution` batches at a time, as Keras counts them.
+    """Returns a function of `steps_per_execution` batches, as Keras counts them.
 
     A function that took one would leave the other batches of the epoch unread.
     """

@@ -103,7 +103,7 @@ def _from_chief(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reader_of_path(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Returns what finds, in a call's arguments, the path that a function saves or loads.
+    """Returns a function that finds the saved or loaded path in a call's arguments.
 
     It is the first argument, after what is saved: `self` or a model.
     """
@@ -246,7 +246,7 @@ def _is_missing(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def explained(strategy: Any, path: Any) -> Iterator[None]:
-    """Adds what to do to the error of a load, on a worker that is not the chief."""
+    """Adds advice to the error of a load, on a worker that is not the chief."""
     try:
         yield
     except Exception as error:
