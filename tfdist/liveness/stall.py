@@ -84,7 +84,7 @@ def stalled(seen: Seen, timeout: float) -> Stall | None:
 
 
 def action(stall: Stall, on_stall: str | None, supervised: bool) -> str:
-    """Returns what to do about a stall: one of `ON_STALL`.
+    """Returns the reaction to a stall: one of `ON_STALL`.
 
     Without `on_stall`, a slow step or a slow pipeline is only a warning: it may be as
     slow as intended. A task that does not answer is restarted if there is a supervisor;

@@ -112,7 +112,7 @@ def summary(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Returns what went wrong, without where; text of unknown form unchanged."""
+    """Returns the error without its place; text of unknown form unchanged."""
     frames = list(_FRAME.finditer(text))
     ends = [frames[-1].end()] if frames else []
     if _NO_FRAMES in text:

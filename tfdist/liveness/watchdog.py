@@ -188,7 +188,7 @@ class Watchdog:
         )
 
     def _lines(self, seen: Seen) -> list[str]:
-        """Returns what each task was last seen doing."""
+        """Returns the last known activity of each task."""
         watched = self._watched()
         lines = stall.lines(seen, self._problems, self._activity.finished, watched)
         away = [name for name in self._servers if name not in watched]
