@@ -71,7 +71,7 @@ def checked_outer_optimizer(
 
 
 def checked_wire_dtype(wire_dtype: Any) -> str | None:
-    """Returns what weights are sent as, or None."""
+    """Returns the wire dtype of weights, or None."""
     if wire_dtype is None or (isinstance(wire_dtype, str) and wire_dtype in NARROW):
         return wire_dtype
     allowed = ", ".join(repr(each) for each in NARROW)

@@ -101,7 +101,7 @@ class Fragment:
             self._outer.state = state[end:]
 
     def hand_over(self) -> list[np.ndarray]:
-        """Returns what a worker needs to mix these variables with the others from now on."""
+        """Returns the state that a worker needs to mix these variables from now on."""
         outer = self._outer.variables if self._outer is not None else []
         return [self._reference, *(np.asarray(each.numpy()) for each in outer)]
 

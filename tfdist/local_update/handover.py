@@ -41,7 +41,7 @@ class FitPlace:
 
 
 def packed(place: FitPlace, model: Any, mix: Mix) -> State:
-    """Returns what a worker needs to continue from this one's state.
+    """Returns the state that a worker needs to continue from this one's.
 
     Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
     """

@@ -135,7 +135,7 @@ class Transport(Protocol):
         """
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put next to its mailbox, if it has."""
+        """Returns another worker's message next to its mailbox, if it has one."""
 
     def newest(self, worker: int) -> Message | None:
         """Returns the newest message of another worker without its payload, if any."""
