@@ -104,7 +104,7 @@ class Topology:
         }
 
     def neighbours(self, participant: int) -> tuple[int, ...]:
-        """Returns those whose models a participant receives, in some round.
+        """Returns the participants whose models one receives, in some round.
 
         Raises:
             ValueError: If it is not in the graph.
