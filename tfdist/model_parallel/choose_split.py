@@ -80,7 +80,7 @@ def _possible(graph: LayerGraph, parts: int) -> dict[str, Split]:
 
 
 def _tries(graph: LayerGraph, possible: Splits, needed: Splits) -> Iterator[Splits]:
-    """Yields what to split in addition."""
+    """Yields the layers to split in addition."""
     if not possible:
         return
     yield needed

@@ -201,7 +201,7 @@ class Active:
 
 
 def active(num_stages: int, lag: int, step: int, batches: int) -> Active:
-    """Returns what the stages do in a step, counted from 0, with a lag of 1 or 2.
+    """Returns the work of the stages in a step, counted from 0, with a lag of 1 or 2.
 
     One batch has come per step, this step's among them, until there were no more.
 

@@ -63,7 +63,7 @@ class LayerMessage:
 
 
 def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
-    """Returns what a step computes, by the time of its start."""
+    """Returns the tasks of a step, by the time of their start."""
     n, order, critical = work.num_nodes, work.graph.order, set(run.critical_path())
     found = []
     for number, (start, end) in enumerate(zip(run.start, run.end, strict=True)):
@@ -100,7 +100,7 @@ def messages_of(work: Work, run: Run) -> tuple[LayerMessage, ...]:
 def critical(
     tasks: Iterable[LayerTask], messages: Iterable[LayerMessage]
 ) -> tuple[LayerTask | LayerMessage, ...]:
-    """Returns those that each waited for the one before it, to the end of the step."""
+    """Returns the tasks and messages that each waited for the last, to the end."""
     everything: tuple[LayerTask | LayerMessage, ...] = (*tasks, *messages)
     found = [each for each in everything if each.is_critical]
     return tuple(
