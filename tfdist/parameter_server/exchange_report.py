@@ -82,7 +82,7 @@ class Exchanges:
             _log.warning("%s", _warning(steps, others))
 
     def report(self, steps: int) -> ExchangeReport:
-        """Returns what has been noted."""
+        """Returns the report of all noted variables."""
         return ExchangeReport(
             steps, **{kind: tuple(names) for kind, names in self._names.items()}
         )

@@ -81,7 +81,7 @@ class Block:
         return BlockState(one, one, seen, age, tuple(slots))
 
     def cold(self) -> BlockState:
-        """Returns what a worker begins with."""
+        """Returns the initial state of a worker."""
         zeros: BlockState = tf.nest.map_structure(
             lambda each: tf.zeros(each.shape, each.dtype), self.specs
         )
@@ -94,7 +94,7 @@ class Block:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> BlockState:
-        """Adds what moves the block if it is due; returns what the worker has of it."""
+        """Adds the move of the block if it is due; returns the worker's state of it."""
         weight, counts = self._weight, self._counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)
@@ -133,7 +133,7 @@ class Block:
         return BlockState(now, base, seen, age, slots)
 
     def flush(self, state: BlockState, handles: Mapping[str, tf.Tensor]) -> None:
-        """Adds what sends the ps all that a worker has kept back."""
+        """Adds operations that send the ps all changes that a worker holds back."""
         own = _norm(state.value - state.base)
         is_used = state.age > 0
         self._push(state, handles, own, is_used & (own != 0), tf.constant(False))
@@ -309,7 +309,7 @@ def _assign(variable: LocalVariable, handle: tf.Tensor, value: tf.Tensor) -> Non
 
 
 def _on_some(vector: tf.Tensor, act: Callable[[], Any]) -> None:
-    """Adds what is done only if a vector has elements."""
+    """Adds operations that run only if a vector has elements."""
 
     def acted() -> tf.Tensor:
         with tf.control_dependencies([act()]):

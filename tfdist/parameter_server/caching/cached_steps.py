@@ -195,7 +195,7 @@ class CachedSteps:
         return result, [*flat, steps + 1]
 
     def _flush(self, *kept: tf.Tensor) -> None:
-        """Adds what sends all that a worker has kept back."""
+        """Adds operations that send all changes that a worker holds back."""
         handles = self._local.handles(captures_of(self._function))
         states, _, of_tables = self._unflattened(kept)
         for block, state in zip(self._blocks, states, strict=True):
@@ -204,7 +204,7 @@ class CachedSteps:
             table.flush(of_table, handles)
 
     def _forget(self) -> None:
-        """Adds what sends all that a worker has kept back, and frees what it has kept."""
+        """Adds operations that send all held-back changes, and free the kept values."""
         handles, of_tables = self.kept.handles(), self.kept_tables.handles()
         self.kept_tables.prepare(of_tables)
         state = self.kept.read(handles, self._cold)
@@ -213,14 +213,14 @@ class CachedSteps:
         self.kept_tables.forget(of_tables)
 
     def _cold(self) -> list[tf.Tensor]:
-        """Returns what a worker begins with."""
+        """Returns the initial values of a worker."""
         flat = tf.nest.flatten([each.cold() for each in self._blocks])
         return [*flat, tf.zeros([], tf.int64)]
 
     def _unflattened(
         self, kept: Sequence[Any]
     ) -> tuple[list[BlockState], tf.Tensor, list[list[tf.Tensor]]]:
-        """Returns what the worker keeps: of blocks, the number of steps, of tables."""
+        """Returns a worker's state: blocks, the number of steps, tables."""
         structure = [each.specs for each in self._blocks]
         rest = iter(kept)
         flat = [next(rest) for _ in tf.nest.flatten(structure)]

@@ -76,7 +76,7 @@ class Table:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> None:
-        """Adds what moves the rows that a step looks up, of those that are due.
+        """Adds the moves of the rows that a step looks up and that are due.
 
         The worker's `handles` are as `specs` has them; `own_handles` are those on the ps, and `now`
         is how many steps the worker has run with what it keeps.
@@ -120,7 +120,7 @@ class Table:
     def flush(
         self, handles: Sequence[tf.Tensor], own_handles: Mapping[str, tf.Tensor]
     ) -> None:
-        """Adds what sends all that a worker has kept back."""
+        """Adds operations that send all changes that a worker holds back."""
         weight, *slots = self.variables
         value, base, _, stamp, *of_slots = handles
         stamps = tf.raw_ops.ReadVariableOp(resource=stamp, dtype=tf.int64)

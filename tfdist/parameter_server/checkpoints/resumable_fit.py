@@ -291,6 +291,6 @@ def _is_other_data(snapshot: Snapshot, feed: Feed, size: int) -> bool:
 
 
 def _said_by(error: tf.errors.InvalidArgumentError) -> str:
-    """Returns what an assertion says, without TensorFlow's words around it."""
+    """Returns the text of an assertion, without TensorFlow's words around it."""
     found = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
     return found[1] if found else reason(error.message).partition("\n")[0]

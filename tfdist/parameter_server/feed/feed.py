@@ -277,7 +277,7 @@ class FedDataset:
         return Feed(rows, source, worker_input, otherwise, files)
 
     def _source(self) -> ChiefBatches:
-        """Returns that of the next iteration: files may come and go between them."""
+        """Returns the next iteration's source: files may come and go between them."""
         if self._leased is not None and self._readers.can_read(self._leased):
             return self._leased
         return self._sent

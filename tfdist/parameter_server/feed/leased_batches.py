@@ -203,7 +203,7 @@ class LeaseReaders:
         pipelines: dict[str, Pipeline],
         most: float = float("inf"),
     ) -> Pipeline:
-        """Returns what reads a dataset, one of some pipelines or a new one of them.
+        """Returns the reader of a dataset, one of some pipelines or a new one of them.
 
         Raises:
             OnlyTheChiefReads: If workers cannot run it, or have too many others.

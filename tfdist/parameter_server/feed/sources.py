@@ -44,7 +44,7 @@ class Source(ABC):
         """Returns the tensors of a step's batch, and its tickets."""
 
     def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
-        """Returns what to raise for the error of a function of this argument."""
+        """Returns the exception for the error of a function of this argument."""
         del argument
         return error
 

@@ -85,7 +85,7 @@ class ParameterServerDriver(DefaultDriver):
         self.newest_staleness: float | None = None
 
     def progress(self) -> dict[str, float]:
-        """Returns what the launcher shows of the workers while `fit` runs."""
+        """Returns the facts about workers that the launcher shows while `fit` runs."""
         numbers: dict[str, float] = {**self.strategy.activity.finished}
         if self.newest_staleness is not None:
             numbers["staleness"] = self.newest_staleness
@@ -264,7 +264,7 @@ class ParameterServerDriver(DefaultDriver):
         self._traced = weakref.ref(traced)
 
     def traffic(self) -> Traffic | None:
-        """Returns what a step to train moves; None if none was traced, or it keeps values."""
+        """Returns the traffic of a train step; None if unknown or if values stay."""
         traced = self._traced()
         if traced is None or not traced.writes_each_step:
             return None

@@ -28,7 +28,7 @@ class StalenessLogs(keras.callbacks.Callback):
         self._before = self._strategy.gates.report()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds what was counted in the epoch."""
+        """Adds the counts of the epoch."""
         # Without a number of batches, nobody takes the end of an epoch's steps.
         self._strategy.fit_driver.is_within_epoch = False
         counted = self._strategy.gates.report()

@@ -72,7 +72,7 @@ class BoundedGate(WaitingGate):
                     self._key.enqueue(True)
 
     def _seen(self) -> bytes:
-        """Returns what every event changes."""
+        """Returns the state that every event changes."""
         state: bytes = self._slots.numpy().tobytes()
         return state
 

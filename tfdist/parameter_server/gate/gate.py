@@ -55,7 +55,7 @@ class Gate(abc.ABC):
         self._meter = meter
 
     def slot(self) -> list[tf.Tensor]:
-        """Returns what a function needs to know of the worker that runs it: its number.
+        """Returns the tensors that tell a function which worker runs it, by number.
 
         Each worker gets its own when it is called. Call it where a function is traced.
         """

@@ -74,13 +74,13 @@ class Gates:
         return tuple(each.name for each in self._strategy.replicas)
 
     def report(self) -> StalenessReport | None:
-        """Returns what all gates have counted, or None if there is none."""
+        """Returns the counts of all gates, or None if there is none."""
         if not self._gates:
             return None
         return dataclasses.replace(self._meter.report(), names=self._names)
 
     def checked_report(self) -> StalenessReport:
-        """Returns what all gates have counted.
+        """Returns the counts of all gates.
 
         Raises:
             RuntimeError: If nothing was counted.

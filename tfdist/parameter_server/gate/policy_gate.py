@@ -78,7 +78,7 @@ class PolicyGate(WaitingGate):
         return self._ask(worker, IDLE, after)
 
     def check(self, called: tf.Tensor, ticket: tf.Tensor) -> tf.Operation:
-        """Adds what ends a step that may not continue, and says why."""
+        """Adds operations that end a step that may not continue, and say why."""
         dropped = tf.debugging.Assert(
             tf.not_equal(called, _DROPPED),
             [

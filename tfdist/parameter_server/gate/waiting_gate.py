@@ -57,22 +57,22 @@ class WaitingGate(Gate):
     def arrive(
         self, worker: tf.Tensor, after: Sequence[Any]
     ) -> tuple[tf.Tensor, tf.Operation]:
-        """Adds what asks whether a step may start; returns its ticket and the last op."""
+        """Adds the question if a step may start; returns its ticket and last op."""
 
     @abc.abstractmethod
     def computed(
         self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
     ) -> tf.Operation:
-        """Adds what asks whether a step may write."""
+        """Adds the question whether a step may write."""
 
     @abc.abstractmethod
     def finished(
         self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
     ) -> tf.Operation:
-        """Adds what says that a step has written."""
+        """Adds the report that a step has written."""
 
     def check(self, called: tf.Tensor, ticket: tf.Tensor) -> tf.Operation:
-        """Adds what ends a step that was called with anything but its ticket."""
+        """Adds the end of a step that was called with anything but its ticket."""
         return tf.debugging.Assert(
             tf.equal(called, ticket),
             ["this step was taken from its worker and sent to another", called, ticket],

@@ -59,7 +59,7 @@ class Rounds:
             each.let_all_pass(passing)
 
     def entered(self) -> dict[str, str]:
-        """Returns what the step traced last waits for on each ps: names of operations."""
+        """Returns the operations that the last traced step waits for, by ps."""
         return dict(self._entered)
 
     def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:

@@ -93,14 +93,14 @@ class LocalSteps:
         return result
 
     def handles(self, captured: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns what was captured, by the names of its placeholders in the step."""
+        """Returns the captures, by the names of their placeholders in the step."""
         names = [each.op.name for each in self._function.inputs]
         return dict(zip(names[len(names) - len(captured) :], captured, strict=True))
 
     def ids(
         self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Adds what computes the rows that a step looks up, before it does: by name."""
+        """Adds the computation of the rows that a step looks up, by name."""
         tensors = self._before.add([*batch, *captured], self._ids, "rows_0")
         return dict(zip(self._ids, tensors, strict=True))
 

@@ -183,7 +183,7 @@ def in_turn(
 
 
 def via(task: str, nodes: Iterable[Node]) -> list[Node]:
-    """Sends what other tasks send each other through one task, if that saves messages.
+    """Sends other tasks' messages through one task, if that saves messages.
 
     The learning rate, say, lives on one ps, and all ps use it. Where the worker receives
     a message from the one and sends one to the other anyway, it can pass it on.
@@ -243,7 +243,7 @@ def _latest_levels(nodes: list[Node], tasks: Mapping[str, str]) -> dict[str, int
 
 
 def _costs(node: Node, tasks: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yields what a node depends on, and 1 for each that takes a message."""
+    """Yields the dependencies of a node, and 1 for each that takes a message."""
     for source in (*(name for name, _ in node.inputs), *node.after):
         yield source, int(tasks[source] != node.task)
     for source in node.handles:

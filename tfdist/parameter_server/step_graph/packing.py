@@ -233,7 +233,7 @@ class _Packing:
         return replace(node, inputs=inputs)
 
     def _parts(self, message: Message, seconds_per_byte: float) -> Iterator[Message]:
-        """Yields what travels in place of a message: large tensors alone.
+        """Yields the parts that replace a message: large tensors travel alone.
 
         Of those that take turns, the last takes the small ones along.
         """
@@ -290,7 +290,7 @@ class _Packing:
         return arrived
 
     def _part(self, output: Output, sender: Builder) -> wire.Part:
-        """Returns what travels for an output: a weight of a worker in half of its bits."""
+        """Returns the tensor that travels for an output, a weight in bfloat16."""
         tensor, sent = self._tensor(output), reference(output)
         if not self._is_narrow(output):
             return wire.Part(sent, tensor.dtype, tensor.shape)

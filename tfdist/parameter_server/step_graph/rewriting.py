@@ -129,7 +129,7 @@ class Rewriting:
         return part
 
     def _uses(self) -> dict[str, list[tf.Operation]]:
-        """Returns what uses each variable that a worker can copy, by its placeholder."""
+        """Returns the uses of variables that a worker can copy, by placeholder."""
         uses: dict[str, list[tf.Operation]] = {}
         for op in self._ops:
             for name in dict.fromkeys(each.op.name for each in used_inputs(op)):
@@ -182,7 +182,7 @@ def _type_of(ops: Sequence[tf.Operation]) -> tuple[tf.DType, tf.TensorShape]:
 
 
 def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
-    """Returns what computes with a value in place of an operation on a variable."""
+    """Returns the nodes that compute with a value instead of a variable."""
     before = reference((value.partition(":")[0], 0))
     builder = Builder("", "")
     given = op.inputs[1] if len(op.inputs) > 1 else None

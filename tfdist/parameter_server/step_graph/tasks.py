@@ -34,7 +34,7 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
 def waits_of(
     graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Returns what each operation has to wait for besides its inputs: see `StepGraph`."""
+    """Returns the operations that each one waits for besides its inputs."""
     operations = {op.name: op for op in graph.get_operations()}
     roots = [operations[name] for name in entered.values()]
     before = {op.name for op in sources_of(roots)}

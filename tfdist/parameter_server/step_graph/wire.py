@@ -56,7 +56,7 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
 
 
 def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
-    """Adds what makes a vector of the parts, after `signals`; returns its reference."""
+    """Adds nodes that make a vector of the parts; returns its reference."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:
@@ -79,7 +79,7 @@ def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -
 
 
 def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
-    """Adds what splits a vector, and returns the references to the parts."""
+    """Adds nodes that split a vector, and returns the references to the parts."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:

@@ -97,7 +97,7 @@ class BackupSteps(RoundSteps):
 
 
 def _ending_waits(rounds: BackupRounds) -> Callable[[], None]:
-    """Returns what ends the waits of steps for rounds, while these exist."""
+    """Returns a function that ends steps' waits for rounds, while these exist."""
     # Weakly: the thread of `Updates` holds this, and must not hold the rounds.
     reference = weakref.ref(rounds)
 

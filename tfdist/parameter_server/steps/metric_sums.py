@@ -167,7 +167,7 @@ def _later(graph: Any, given: Collection[str]) -> set[str]:
 
 
 def _between(value: tf.Tensor, later: Collection[str]) -> set[str]:
-    """Returns those of these operations that compute a value."""
+    """Returns the operations among these that compute a value."""
     found: set[str] = set()
     ahead = [value.op]
     while ahead:

@@ -119,7 +119,7 @@ class _Variable:
         return forms - _KEPT | _ADDED if forms >= _KEPT else forms
 
     def _masked(self, product: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns what a product clears, and the condition on which it does."""
+        """Returns the tensor that a product clears, and the condition for it."""
         op = self._origin(product).op
         if op.type in _PRODUCTS:
             for factor, value in zip(op.inputs, reversed(op.inputs), strict=True):
@@ -140,7 +140,7 @@ class _Variable:
         return origin if origin.dtype == tf.bool else None
 
     def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns what a tensor is before it is passed on, into functions too."""
+        """Returns the origin of a tensor that is passed on, into functions too."""
         while True:
             op = tensor.op
             if op.type in _PASSING:

@@ -23,7 +23,7 @@ def as_it_is(error: tf.errors.OpError) -> Exception:
 
 
 def told(error: Exception, explain: Explain) -> Exception:
-    """Returns what to raise for the error of a function."""
+    """Returns the exception to raise for the error of a function."""
     if not isinstance(error, tf.errors.OpError):
         return error
     return explain(shortened(error, _LAST_BATCH))
@@ -72,7 +72,7 @@ class SentFunctions:
         self._unapplied: list[tuple[SentFunction, Callable[[], bool]]] = []
 
     def take_ended(self) -> Iterator[SentFunction]:
-        """Yields those that have ended since, in the order of their submission."""
+        """Yields functions that have ended since, in the order of their submission."""
         ended = [_tf.wait_for_result(each.output, 0) for each in self.under_way]
         both = list(zip(self.under_way, ended, strict=True))
         self.under_way = [function for function, has_ended in both if not has_ended]
@@ -90,7 +90,7 @@ class SentFunctions:
             self._unapplied.append((function, is_applied))
 
     def not_applied(self, since: int) -> list[SentFunction]:
-        """Returns those that the weights may not have yet, submitted after the first."""
+        """Returns functions after `since` whose changes the weights may lack."""
         self._prune()
         ended = [function for function, _ in self._unapplied]
         # In the order of their batches: a checkpoint puts these back.
@@ -101,7 +101,7 @@ class SentFunctions:
         self._unapplied = [each for each in self._unapplied if not each[1]()]
 
     def explain_failed(self) -> Explain | None:
-        """Returns what explains the error of the first that has failed, if one has."""
+        """Returns the function that explains the first failure, if there is one."""
         running = (*self._ending, *self.under_way)
         return next((each.explain for each in running if each.has_failed), None)
 

@@ -22,7 +22,7 @@ from tfdist.parameter_server.steps.worker_function import WorkerFunction
 def trace_for_workers(
     model: Any, structure: BatchStructure, make: Callable[[], WorkerFunction]
 ) -> WorkerFunction:
-    """Returns what `make` traces of a model, whose tables are on the workers by then.
+    """Returns the result of `make` for a model, whose tables the workers have by then.
 
     Raises:
         AsynchronousTrainingError: If the step uses something that only the chief has, or

@@ -227,7 +227,7 @@ class WorkerSteps:
 
 
 def _learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:
-    """Returns what reads the learning rate where a step is traced.
+    """Returns a function that reads the learning rate where a step is traced.
 
     If several optimizers learn in a step, it is the smallest rate: the values of all
     weights move as often as those that need it most.
