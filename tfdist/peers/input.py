@@ -122,7 +122,7 @@ class ShardedIterator:
         return self
 
     def state(self) -> None:
-        """Returns that there is no state: `seed` and `taken` tell what is to be read."""
+        """Returns no state, because `seed` and `taken` tell what to read."""
 
     # Keras's `predict` takes a batch here and passes it to a function. A share's number of
     # rows differs between workers. Passing the iterator instead has all workers call one
@@ -223,7 +223,7 @@ class ShardedData:
         shuffling.reorder_py_dataset(self._adapter, self._seed, self._epoch)
 
     def _known(self, batches: tf.data.Dataset) -> Totals:
-        """Returns what this worker, or all of them, know of the batches.
+        """Returns the knowledge of this worker, or of all of them, about the batches.
 
         Cost: a message of 8 bytes per worker if each has data of its own.
         """
