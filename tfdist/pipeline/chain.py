@@ -111,7 +111,7 @@ class Chain:
         return [max(self._in_stages(each, ends)) for each in self._sums[2:]]
 
     def costs(self, ends: Ends) -> StageCosts:
-        """Returns what the stages of a cut compute and send."""
+        """Returns the costs of the stages of a cut."""
         stage_of = self._stages_of_pieces(ends)
         sizes: dict[tuple[int, int], int] = {}
         for source, targets, size, has_gradient in self._tensors:

@@ -39,7 +39,7 @@ class PipelineDriver(DefaultDriver):
         self._keeper = Keeper(strategy.checkpoints, OneProcess, self.join)
 
     def train_function(self, model: Any) -> Callable[[Any], Any]:
-        """Returns what trains on the next batches of an iterator."""
+        """Returns the function that trains on the next batches of an iterator."""
         run = super().train_function(model)
 
         def to_the_end(batches: Any) -> Any:

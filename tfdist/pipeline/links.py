@@ -162,7 +162,7 @@ class StageLink:
         self._boxes[1].put(self._boxes[0].take())
 
     def take(self) -> Any:
-        """Returns what was sent first."""
+        """Returns the values that were sent first."""
         return self._boxes[-1].take()
 
 
@@ -209,13 +209,13 @@ class StageLinks:
         return [each for each in self.wanted[stage] if each not in made]
 
     def put(self, stage: int, values: ByMicrobatch) -> None:
-        """Sends what a stage has computed."""
+        """Sends the results of a stage."""
         for (sender, to), ids in self.between.items():
             if sender == stage:
                 self._ways[sender, to].put({each: values[each] for each in ids})
 
     def arrived(self, stage: int) -> ByMicrobatch:
-        """Returns what a stage needs of earlier ones."""
+        """Returns the values that a stage needs from earlier ones."""
         found: ByMicrobatch = {}
         for sender, to in self.between:
             if to == stage:
@@ -234,7 +234,7 @@ class StageLinks:
         return [self._ways[to, sender].take() for sender, to in pairs]
 
     def send_on(self, forward: Collection[int], backward: Collection[int]) -> None:
-        """Sends what waits at its senders."""
+        """Sends the values that wait at their senders."""
         for (sender, to), link in self._ways.items():
             if sender in (forward if sender < to else backward):
                 link.send_on()

@@ -36,7 +36,7 @@ WITHIN_CPU, WITHIN_GPUS = Link(CPU.bandwidth), Link(1e10, 10e-6)
 
 
 def speed_of(devices: Sequence[str]) -> Speed:
-    """Returns what each of the devices is taken for: a GPU if one is.
+    """Returns the assumed speed of each of the devices: a GPU's if one is a GPU.
 
     >>> speed_of(["/job:worker/task:0/device:CPU:0"]) == CPU
     True

@@ -170,7 +170,7 @@ class StaleSteps:
     def _end(
         self, values: ByMicrobatch, batch: Any, losses: Sequence[Any]
     ) -> tuple[Any, list[Any]]:
-        """Adds what the last stage does: a batch forward and backward, and its logs."""
+        """Adds the last stage's part: a batch forward and backward, and its logs."""
         stage = self._last
 
         def compute(values: Any) -> Any:
