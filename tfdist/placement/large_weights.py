@@ -44,7 +44,7 @@ def may_be_split(weight: VariableSpec) -> bool:
 def partitioner_for(
     weight: VariableSpec, num_ps: int, seconds_per_byte: float
 ) -> Callable[..., Any] | None:
-    """Returns what splits a weight into a shard per ps, or None if it stays whole.
+    """Returns the partitioner into a shard per ps, or None if a weight stays whole.
 
     It is split by rows; or on a slow link along its last axis, if it has few rows, as the
     kernel of a convolution has.
