@@ -36,7 +36,7 @@ class Changes:
     half_of_the_bits: bool = False
 
     def cost(self, measured: StepCost) -> StepCost:
-        """Returns what a step takes."""
+        """Returns the predicted cost of a step."""
         share = 0.5 if self.half_of_the_bits else 1.0
         return replace(
             measured,

@@ -108,7 +108,7 @@ class Resources:
         )
 
     def rates(self) -> dict[Resource, float]:
-        """Returns what is taken from each resource per second at the moment."""
+        """Returns the present use of each resource per second."""
         taken: dict[Resource, float] = {}
         for pool in self._apart():
             pool.share()

@@ -42,12 +42,12 @@ def table(curve: Curve) -> str:
 
 
 def title_of(curve: Curve) -> str:
-    """Returns what a table or a picture calls the curve."""
+    """Returns the curve's name in a table or a picture."""
     return f"{curve.policy}, {curve.num_ps} ps"
 
 
 def what_helps(bound: str) -> str:
-    """Returns what raises the steps per second if something limits them."""
+    """Returns advice to raise the steps per second if something limits them."""
     return next(helps for part, helps in _WHAT_HELPS.items() if part in bound)
 
 
