@@ -65,7 +65,7 @@ class Dense(keras.layers.Dense):
         self.built = True
 
     def pieces(self) -> Pieces:
-        """Returns what the layer is made of."""
+        """Returns the pieces of the layer."""
         return self.__pieces__
 
     def _by_columns(

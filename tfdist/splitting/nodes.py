@@ -40,7 +40,7 @@ class PieceNode:
 
 
 def pieces_of(operation: Any) -> Pieces | None:
-    """Returns what a layer is split into; None if it is not split."""
+    """Returns the pieces of a layer; None if it is not split."""
     is_split = isinstance(operation, Dense | Embedding)
     return operation.pieces() if is_split else None
 
