@@ -132,7 +132,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         return dict(zip(self.worker_names, texts, strict=True))
 
     def bytes_of_chief(self, data: bytes) -> bytes:
-        """Returns what the chief has passed.
+        """Returns the value that the chief has passed.
 
         Cost: the bytes once over the network, after one number.
         """

@@ -87,7 +87,7 @@ class ModelFunctions:
 
     @staticmethod
     def key_of(shares: ShardedIterator) -> str:
-        """Returns what tells batches of one structure from those of another."""
+        """Returns a key that tells batches of one structure from those of another."""
         return f"{shares.structure.key} {shares.totals}"
 
     @contextmanager

@@ -120,7 +120,7 @@ class ReductionReader:
         return self.kind_of(tensor), self.rows.get(tensor.ref())
 
     def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
-        """Takes what is known of a tensor for granted. Returns its kind."""
+        """Takes the known kind of a tensor for granted, and returns it."""
         self.kinds[tensor.ref()] = kind
         if rows:
             self.rows[tensor.ref()] = rows
@@ -280,7 +280,7 @@ class ReductionReader:
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]
     ) -> list[Known] | None:
-        """Returns what is known of the outputs of a function; None without its graph.
+        """Returns the known kinds of a function's outputs; None without its graph.
 
         Args:
             op: The operation that calls it.

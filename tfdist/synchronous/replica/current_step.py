@@ -61,7 +61,7 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
 
 
 def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
-    """Returns what a copy of a variable that a read combines gets, in place of a value.
+    """Returns the value that a copy gets of a variable which a read combines.
 
     All copies together then hold the sum over the examples. What is the same on every
     replica counts on each, as TensorFlow documents.
