@@ -60,7 +60,7 @@ _being_created: contextvars.ContextVar[Creation] = contextvars.ContextVar(
 
 
 def being_created() -> Creation:
-    """Returns what is known of the variable being created."""
+    """Returns the known facts about the variable being created."""
     return _being_created.get()
 
 

@@ -82,7 +82,7 @@ def _whole(slot: Any) -> Any:
 
 
 def _on_ps(variable: Any) -> ParameterServerVariable | None:
-    """Returns what holds a variable, or the shard that the update is narrowed to."""
+    """Returns the holder of a variable, or the shard that the update is narrowed to."""
     if isinstance(variable, PartitionedVariable):
         shard = narrowing.shard_seen()
         return None if shard is None else variable.shards[shard]
@@ -101,7 +101,7 @@ def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
 
 
 def _slot_of(weight: ParameterServerVariable, whole: Any) -> Any:
-    """Returns what holds a slot next to the weight, or None if that is not so."""
+    """Returns the holder of a slot next to the weight, or None if it is elsewhere."""
     slot = _on_ps(whole)
     if slot is None or (slot.shape, slot.dtype) != (weight.shape, weight.dtype):
         return None

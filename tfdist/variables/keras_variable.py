@@ -114,7 +114,7 @@ def with_shards(sources: Any) -> Any:
 def gradient_by_shards(
     tape_gradient: Callable[..., Any], target: Any, sources: Any, *options: Any
 ) -> Any:
-    """Returns what `tf.GradientTape.gradient` should, if sources are in shards.
+    """Returns the result of `tf.GradientTape.gradient` for sources in shards.
 
     `tape_gradient` is that method, bound to the tape.
     """

@@ -36,7 +36,7 @@ def saveables(
     shape: Sequence[int],
     name: str,
 ) -> list[Any]:
-    """Returns what saves and restores the shards, each on its ps."""
+    """Returns objects that save and restore the shards, each on its ps."""
     specs = slice_specs(layout, shape)
     # A slice in a checkpoint is contiguous: its format has no strides.
     if layout.partition_strategy != DIV:

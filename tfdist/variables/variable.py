@@ -92,7 +92,7 @@ class ParameterServerVariable(_tf.CachingVariable):
             self.writes_here += 1
 
     def _current_view(self) -> tf.Tensor | None:
-        """Returns what the current trace has read, unless it has written since."""
+        """Returns the value read in the current trace, unless it has written since."""
         view = self._view
         # Eager tensors have no operation for `increment` to look for.
         if view is None or tf.executing_eagerly():
