@@ -127,7 +127,7 @@ def check_updates(updates: np.ndarray, weights: np.ndarray) -> None:
             f"{updates.shape} and {np.shape(weights)}"
         )
     if not np.issubdtype(updates.dtype, np.floating):
-        raise ValueError(f"updates are floats; received {updates.dtype}")
+        raise ValueError(f"updates must be floats; received {updates.dtype}")
     finite = np.isfinite(updates).all(axis=1)
     if not finite.all():
         raise ValueError(

@@ -62,7 +62,7 @@ class SignFlip:
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
-            raise ValueError(f"the factor is above 0; received {self.factor}")
+            raise ValueError(f"the factor must be above 0; received {self.factor}")
 
     def apply(self, updates: np.ndarray, attackers: Collection[int]) -> np.ndarray:
         """Returns the updates as the server receives them."""
@@ -156,7 +156,7 @@ class Backdoor:
     def __post_init__(self) -> None:
         if self.target < 0:
             raise ValueError(
-                f"the target is a class, 0 or more; received {self.target}"
+                f"the target must be a class, 0 or more; received {self.target}"
             )
         if self.side < 1 or not 0 < self.fraction <= 1:
             raise ValueError(
@@ -193,7 +193,7 @@ class Backdoor:
 def _check_labels(labels: np.ndarray) -> None:
     if labels.ndim != 1 and labels.shape[1:] != (1,):
         raise ValueError(
-            "labels are class numbers, one per example; received an array of shape "
+            "labels must be class numbers, one per example; received an array of shape "
             f"{labels.shape}. np.argmax(labels, axis=1) makes them from one-hot rows"
         )
 

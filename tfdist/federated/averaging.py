@@ -84,12 +84,12 @@ class FederatedAveraging:
             raise ValueError(f"proximal is 0 or more; received {self.proximal}")
         if not 0 < self.learning_rate_decay <= 1:
             raise ValueError(
-                "learning_rate_decay is above 0 and at most 1, the factor per round; "
-                f"received {self.learning_rate_decay}"
+                "learning_rate_decay must be above 0 and at most 1, the factor per "
+                f"round; received {self.learning_rate_decay}"
             )
         if self.deadline is not None and not self.deadline > 0:
             raise ValueError(
-                f"a deadline is above 0 seconds, or None; received {self.deadline}"
+                f"a deadline must be above 0 seconds, or None; received {self.deadline}"
             )
         if self.seed < 0:
             raise ValueError(f"a seed is 0 or more; received {self.seed}")

@@ -50,8 +50,8 @@ class ClientBehavior:
     def __post_init__(self) -> None:
         if isinstance(self.dropout, int | float) and not 0 <= self.dropout <= 1:
             raise ValueError(
-                f"dropout is a probability from 0 to 1, or numbers of clients; received "
-                f"{self.dropout}"
+                f"dropout must be a probability from 0 to 1, or numbers of clients; "
+                f"received {self.dropout}"
             )
         if self.seconds is not None and not all(each >= 0 for each in self.seconds):
             raise ValueError(f"clients take 0 seconds or more; received {self.seconds}")
@@ -70,8 +70,8 @@ class ClientBehavior:
         for name, numbers in (("attackers", self.attackers), ("dropout", vanishing)):
             if strangers := sorted(set(numbers) - set(range(num_clients))):
                 raise ValueError(
-                    f"{name} are numbers of clients, 0 to {num_clients - 1}; received "
-                    f"{strangers}"
+                    f"{name} must be numbers of clients, 0 to {num_clients - 1}; "
+                    f"received {strangers}"
                 )
         if self.seconds is not None and len(self.seconds) != num_clients:
             raise ValueError(

@@ -44,7 +44,7 @@ class GaussianMechanism:
                 f"of an update; received noise_multiplier={self.noise_multiplier}"
             )
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"a clip is a norm above 0; received {self.clip}")
+            raise ValueError(f"a clip must be a norm above 0; received {self.clip}")
 
     def mean(
         self, updates: np.ndarray, expected_clients: float, rng: np.random.Generator

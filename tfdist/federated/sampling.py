@@ -39,8 +39,8 @@ class _SeededSampling:
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(
-                "the fraction of clients in a round is above 0 and at most 1; received "
-                f"{self.fraction}"
+                "the fraction of clients in a round must be above 0 and at most 1; "
+                f"received {self.fraction}"
             )
 
     def clients(

@@ -53,7 +53,7 @@ def join(
     """
     if not (startup_timeout > 0 and peer_timeout > 0):
         raise ValueError(
-            "startup_timeout and peer_timeout are seconds above 0; received "
+            "startup_timeout and peer_timeout must be seconds above 0; received "
             f"{startup_timeout} and {peer_timeout}"
         )
     tasks = addresses(config)

@@ -68,8 +68,8 @@ def graph_of(
 def _ends_of(model: Any) -> tuple[list[Any], list[Any]]:
     if not isinstance(model, keras.Model):
         raise TypeError(
-            "a model is a keras.Model, or a tfdist.LayerGraph that states its layers and "
-            f"their costs; received {model!r}"
+            "a model must be a keras.Model, or a tfdist.LayerGraph that states its "
+            f"layers and their costs; received {model!r}"
         )
     if isinstance(model, keras.Sequential) and not model.built:
         raise UnknownGraphError(

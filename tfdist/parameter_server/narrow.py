@@ -37,8 +37,8 @@ def checked_wire_dtype(wire_dtype: Any) -> str | None:
     if name is None or name in WIRE_DTYPES:
         return name
     raise ValueError(
-        f"wire_dtype is {' or '.join(map(repr, WIRE_DTYPES))}, or None to send values as "
-        f"they are; received {wire_dtype!r}"
+        f"wire_dtype must be {' or '.join(map(repr, WIRE_DTYPES))}, or None to send "
+        f"values as they are; received {wire_dtype!r}"
     )
 
 

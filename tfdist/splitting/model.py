@@ -75,7 +75,7 @@ def _chosen(model: keras.Model, layers: Any) -> dict[str, Split]:
     layers = getattr(layers, "split", layers)
     if not isinstance(layers, Mapping):
         raise TypeError(
-            'the layers to split are a mapping such as {"big": 2, "table": '
+            'the layers to split must be a mapping such as {"big": 2, "table": '
             'tfdist.Split(4, "rows")}, or a plan of tfdist.place_layers; received '
             f"{layers!r}"
         )

@@ -12,7 +12,7 @@ from tfdist.federated.averaging import FederatedAveraging
 def check_model(model: Any) -> None:
     """Checks that clients can train a model: built, compiled, without a step of its own."""
     if not isinstance(model, keras.Model):
-        raise TypeError(f"model is a keras.Model; received {type(model).__name__}")
+        raise TypeError(f"model must be a keras.Model; received {type(model).__name__}")
     if model.built and not model.weights:
         raise ValueError(
             f"the model {model.name!r} has no weights: there is nothing to train"
@@ -61,7 +61,7 @@ def count(examples: Any, client: int) -> int:
     """Returns how many examples there are, the same in each array."""
     if not isinstance(examples, tuple) or not 2 <= len(examples) <= 3:
         raise ValueError(
-            f"the examples of client {client} are (x, y) or (x, y, sample_weight); "
+            f"the examples of client {client} must be (x, y) or (x, y, sample_weight); "
             f"received {type(examples).__name__}"
         )
     sizes = {len(each) for each in tf.nest.flatten(examples)}
