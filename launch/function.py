@@ -55,13 +55,14 @@ def run(
         *args: Its arguments; `functools.partial` gives it keyword arguments.
         num_ps: Number of parameter servers.
         num_workers: Number of workers, at least 1.
-        program: The tasks that call it, as in the flag of `launch.local`: `coordinator`,
-            the chief; `every_task`, all; `auto`, the chief if there are ps, or else all.
+        program: The tasks that call it, as in the flag of `launch.local`:
+            `coordinator`, the chief; `every_task`, all; `auto`, the chief if there are
+            ps, or else all.
         **options: `log_dir`, `checkpoint_dir`, `gpus_per_worker`, and attributes of
             `Job`, such as `max_restarts`, which is 0 unless given.
 
     Returns:
-        What it returned in the chief, or without one in the first worker.
+        The function's result in the chief, or without a chief in the first worker.
 
     Raises:
         Exception: The function's own error; its `__cause__` has the traceback there.

@@ -160,7 +160,7 @@ def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:
 def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     """Adds the variables that let a task share its machine and its terminal.
 
-    What the user has set is kept, except that a ps sees no GPU: its variables are in
+    Settings of the user are kept, except that a ps sees no GPU: its variables are in
     main memory, and TensorFlow would still take GPU memory from the workers.
     """
     # Python buffers its output to a pipe in blocks, which would delay the lines.

@@ -80,8 +80,8 @@ def stray_flags(program: Program, known: Container[str]) -> str:
     """Returns a notice about flags of the launcher after the script, or ''.
 
     A script that ignores flags it does not know would train on the launcher's default
-    cluster, and nobody would notice. A flag seems to be misplaced if the launcher has one
-    of its name, and neither the script nor a module next to it mentions that name.
+    cluster, and nobody would notice. A flag seems to be misplaced if the launcher has
+    one of its name, and neither the script nor a module next to it mentions that name.
     """
     given = list(program.flags)
     if "--" in given:

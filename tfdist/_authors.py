@@ -90,8 +90,8 @@ def is_of_keras(op: Any) -> bool:
 def is_apart(op: Any) -> bool:
     """Returns True if an operation treats the examples of a batch as documented.
 
-    Those of Keras's layers do, and those that TensorFlow makes by itself: to differentiate,
-    to compute with ragged and sparse values, and for the CTC loss of sequences.
+    Operations of Keras's layers do, and operations that TensorFlow makes by itself to
+    differentiate, for ragged and sparse values, and for the CTC loss of sequences.
     """
     return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
@@ -109,7 +109,7 @@ def is_of_ragged(op: Any) -> bool:
 def repeats_ragged_rows(op: Any) -> bool:
     """Returns True if TensorFlow made an operation to repeat values per ragged row.
 
-    It selects by a mask of which each row has its own part.
+    It selects by a mask in which each row has its own part.
     """
     return _is_made_in(op, (f"{_RAGGED}ragged_util.py", f"{_RAGGED}segment_id_ops.py"))
 
@@ -145,7 +145,7 @@ def ending_in_the_program(
 ) -> Callable[..., Any]:
     """Returns a method some of whose errors have a traceback without libraries.
 
-    `applies` says of which, by the instance and the error.
+    `applies` chooses the errors, by the instance and the error.
     """
 
     @functools.wraps(method)

@@ -136,8 +136,8 @@ def ask(
     """Asks every host at once; one that does not answer in time has that problem.
 
     Once the job could start with those that have answered, the others get a few seconds
-    more. Of hosts without which it starts, it is supposed that they are like the others.
-    Returns what each host has, and why each of those that were supposed did not answer.
+    more. Optional hosts that stay silent are assumed to look like the others. Returns
+    the report of each host, and the reason of each silent one.
     """
     questions = [_Question(connections[h], asked[h], timeout) for h in connections]
     with ThreadPoolExecutor(max(1, len(questions))) as pool:

@@ -61,8 +61,8 @@ class Executor:
         runtime_env: The environment that Ray prepares on the nodes, as for `ray.init`.
         env: Variables for the workers.
         timeout: Seconds within which Ray must have reserved everything.
-        secure: The protection from unauthorized hosts. There is none, and `off` warns of
-            that. `private` says that nobody else can reach the nodes.
+        secure: The protection from unauthorized hosts. There is none, and `off` warns
+            of that. `private` says that nobody else can reach the nodes.
 
     Raises:
         ValueError: If an argument is out of range.

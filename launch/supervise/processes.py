@@ -112,8 +112,8 @@ def kill_descendants(
 ) -> tuple[list[Exit], list[str]]:
     """Kills all descendants but some, retrying for up to `timeout` seconds.
 
-    Call `adopt_orphans` first. Those to `spare` must have no children. Returns the exits of
-    those that ended, and descriptions of those that are still alive.
+    Call `adopt_orphans` first. Processes to `spare` must have no children. Returns the
+    exits of processes that ended, and descriptions of those that are still alive.
     """
     exits: list[Exit] = []
     deadline = time.monotonic() + timeout

@@ -27,8 +27,8 @@ def await_all(
 ) -> Verdict | None:
     """Waits until all servers and all tunnels listen, or the job is told to end.
 
-    Of the workers, as many as the program needs are enough. Returns the verdict on the job
-    if one of them does not listen.
+    As many workers as the program needs are enough. Returns the verdict on the job if
+    one of them does not listen.
     """
     deadline = time.monotonic() + job.startup_timeout
     missing = list(tasks)

@@ -148,7 +148,7 @@ class RunningTasks:
         return self.end(running, grace_period)
 
     def kill(self, tasks: Collection[TaskProcess]) -> None:
-        """Kills processes, and whatever processes that have ended left behind."""
+        """Kills processes, and everything that ended processes left behind."""
         for process in tasks:
             process.signal(signal.SIGKILL)
         for process in self.end(tasks, _KILL_TIMEOUT):

@@ -143,7 +143,7 @@ def _has_function_of(dataset: tf.data.Dataset, kind: str) -> bool:
 def random_seeds(dataset: tf.data.Dataset) -> list[int]:
     """Returns the two seeds of each `shuffle` and `random`, and of operations that draw.
 
-    Both are 0 if it has none. Those of the datasets that its functions make are among them,
+    Both are 0 if it has none. Seeds of datasets that its functions make are among them,
     but no draws of a function that uses a variable or a table: its graph cannot be changed.
     """
     seeds = []

@@ -88,9 +88,9 @@ def new_executor() -> Any:
 def executor_scope(own: Any) -> Iterator[None]:
     """Runs the eager operations of this thread on an executor of its own.
 
-    TensorFlow's own scope waits, when it ends, for all that the executor of before has
-    in flight. That of all threads has the tensors that a worker is to delete, however
-    long that worker takes to answer.
+    When TensorFlow's own scope ends, it waits for everything in flight on the previous
+    executor. The common executor of all threads has the tensors that a worker is to
+    delete, however long that worker takes to answer.
     """
     eager = context.context()._handle
     before = pywrap_tfe.TFE_ContextGetExecutorForThread(eager)

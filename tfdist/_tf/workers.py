@@ -180,8 +180,8 @@ def recover_workers_one_by_one(
 def connect_to_workers(addresses: Mapping[int, str]) -> None:
     """Makes these the workers of the cluster that this process is connected to.
 
-    What runs on those that stay continues, and so do the variables of the ps. Each must
-    answer, or this waits for it. Raises an OpError if a server fails meanwhile.
+    Functions on the remaining servers continue, and the variables of the ps stay. Each
+    server must answer, or this waits. Raises an OpError if a server fails meanwhile.
     """
     definition = copy.deepcopy(context.get_server_def())
     (workers,) = (job for job in definition.cluster.job if job.name == "worker")

@@ -17,7 +17,7 @@ class Position:
     """The position of a `fit`: all steps before it have finished.
 
     `step` is the next one in the epoch. `batches` is how many batches were read since
-    the iteration of the dataset began, of which `batches_before` belong to earlier
+    the iteration of the dataset began; `batches_before` of them belong to earlier
     epochs.
     """
 

@@ -22,8 +22,8 @@ def spins() -> bool:
 def configure_this_process() -> None:
     """Applies the choice to the threads that TensorFlow creates from now on.
 
-    Those of the first computation, and of a server, are created only once. After that
-    there is no effect.
+    The threads of the first computation, and of a server, are created only once. Later
+    calls have no effect.
     """
     if not spins():
         _tf.disable_thread_spinning()

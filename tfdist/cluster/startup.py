@@ -34,8 +34,8 @@ def wait_for(
 
     TensorFlow itself connects without a deadline, and hangs without a message. All have
     `timeout` seconds together; `advice` ends the error. With `servers`, each must also
-    answer as a TensorFlow server. Returns the workers that do not answer yet, of which
-    `min_workers` are enough.
+    answer as a TensorFlow server. Returns the workers that do not answer yet, where
+    `min_workers` workers are enough.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.

@@ -89,7 +89,7 @@ def _feasible(rooms: Iterable[float]) -> bool:
     """Returns True if all steps can write, each after at most its room of others.
 
     Steps write one by one, the one with the least room first. This is the schedule of
-    earliest deadlines, which is feasible if any schedule is (J. R. Jackson, 1955). So the
-    oldest step may always write, and no set of steps waits for each other.
+    earliest deadlines, which is feasible if any schedule is (J. R. Jackson, 1955). So
+    the oldest step may always write, and no set of steps waits for each other.
     """
     return all(room >= before for before, room in enumerate(sorted(rooms)))

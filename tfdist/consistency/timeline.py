@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 class StepTimes(NamedTuple):
     """The times of one step, in seconds since the Unix epoch.
 
-    `pulled` and `pushed` are by the clock of the worker's machine, all others by the clock
-    of the ps at which steps take their turns.
+    `pulled` and `pushed` are by the clock of the worker's machine, all others by the
+    clock of the ps at which steps take their turns.
 
     Attributes:
         worker: The index of the worker.

@@ -43,8 +43,8 @@ class LeasedDataset(_tf.SameDataset):
             None if only `open_lease` can.
         has_batches: Whether each lease is of a batch.
         source: The source to read.
-        stages: The stages of `open_lease`, in order: a name, and a function that opens a
-            lease up to there. One stage, "reading", without it.
+        stages: The stages of `open_lease`, in order: a name, and a function that opens
+            a lease up to there. One stage, "reading", without it.
 
     Attributes:
         stages: These.

@@ -36,8 +36,8 @@ def record_offsets(stamp: Stamp) -> np.ndarray:
 def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
     """Returns where each record of a file begins, and what is wrong behind the last one.
 
-    Who reads the file from its beginning meets a problem only where it is. Costs as much as
-    `record_offsets`.
+    A reader of the file from its beginning meets a problem only where it is. Costs as
+    much as `record_offsets`.
     """
     offsets: list[int] = []
     problem, at = "", 0

@@ -1,7 +1,7 @@
 """Places of records in TFRecord files, each a string that serves as a lease.
 
 The chief looks into a file when its turn comes, in each iteration, as a reader of its
-records would. What it finds is kept while the file does not change.
+records would. The places are kept while the file does not change.
 """
 
 import functools

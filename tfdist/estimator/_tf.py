@@ -201,8 +201,8 @@ def reduce_as_in_a_session(strategy: tf.distribute.Strategy) -> None:
 
     The cross-device ops of a strategy cannot be read or set publicly. Without
     `_cross_device_ops`, users would have to pass
-    `cross_device_ops=tf.distribute.ReductionToOneDevice()`. Those that they pass are left
-    alone: the class of the collectives is not public.
+    `cross_device_ops=tf.distribute.ReductionToOneDevice()`. A user's own is left alone,
+    because the class of the collectives is not public.
     """
     extended = strategy.extended
     if not any("cpu" in device.lower() for device in extended.worker_devices):

@@ -60,7 +60,7 @@ class WeightedMean:
 class NormClipping:
     """Shortens each update to a norm, then applies another rule.
 
-    What one client can add is bounded, so attacks by large updates fail; attacks of the
+    The share of one client is bounded, so attacks by large updates fail; attacks of the
     size of honest updates pass (Sun et al., "Can You Really Backdoor Federated Learning?",
     2019).
 

@@ -160,8 +160,9 @@ class Server:
 
         Args:
             client: Its number.
-            take_out: Whether to subtract what it has added to the model. What others
-                learned from models that it had changed stays: this is no retraining.
+            take_out: Whether to subtract its contribution to the model. The effects on
+                others, which learned from models that it had changed, stay: this is no
+                retraining.
 
         Raises:
             ValueError: If there is no such client, or contributions are not kept.

@@ -1,7 +1,7 @@
 """Makes a forked process look like one that was just started (Linux only).
 
-What `fork` copies and `exec` would not is replaced here: the files, the session, the
-environment, the seeds, and the command line that other processes see.
+It replaces the state that `fork` copies and `exec` would not: the files, the session,
+the environment, the seeds, and the command line that other processes see.
 """
 
 import ctypes

@@ -90,8 +90,8 @@ def renamed(definition: Any, suffix: str) -> list[Any]:
 def digest(definition: Any) -> str:
     """Returns a key that is equal for two `GraphDef` that compute the same.
 
-    TensorFlow gives each trace of a function, and each dataset, a name of its own. Those do
-    not count.
+    The names that TensorFlow gives each trace of a function, and each dataset, do not
+    count.
     """
     library = library_of(definition)
     known: dict[str, str] = {}

@@ -110,8 +110,8 @@ def build(
     """Builds a model by its `call`, or by rehearsing its step if that fails.
 
     `element_spec` has None for what a batch lacks. With `always`, it rehearses even if
-    Keras could build the model. With `any_rows`, a step gets a part of the batch,
-    whatever its fixed size.
+    Keras could build the model. With `any_rows`, a step gets a part of the batch, even
+    of a batch of fixed size.
 
     Raises:
         Exception: The error of the step itself, if neither way works.
@@ -197,7 +197,7 @@ def _creating_nothing(model: Any) -> Iterator[None]:
 def _may_use_more(model: Any) -> bool:
     """Returns True if a step may use variables that `call` did not create.
 
-    Those of a second optimizer, or of layers that only training uses.
+    Examples are variables of a second optimizer, or of layers that only training uses.
     """
     unbuilt = (not layer.built for layer in _tf.flatten_layers(model))
     return _has_own_step(model) or any(unbuilt)

@@ -19,7 +19,7 @@ _IN_THE_CLUSTER = ("ps", "worker")
 def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
     """Names the variables, and the other resources, on the chief that a step uses.
 
-    Those are tables, generators and iterators, but not the writer of `tf.summary`.
+    They are tables, generators and iterators, but not the writer of `tf.summary`.
     """
     variables, others = [], []
     names = names_of_handles(graph, model)

@@ -14,7 +14,7 @@ DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 class DistributesForFit:
     """Mixin for strategies: what they distribute can be passed to `fit`.
 
-    TensorFlow's distributed datasets can only be iterated in a loop of one's own. Those of
+    TensorFlow's distributed datasets can only be iterated in a custom loop. Datasets of
     such a strategy have an attribute `for_fit`, which returns the data for Keras.
     """
 

@@ -1,8 +1,8 @@
 """Shorten what TensorFlow says of a failed step, in its errors and in its log.
 
 TensorFlow prints the stack of every operation that the failed one was traced through,
-twice. What a user needs is at the end: what went wrong, and which line of the program
-created the operation.
+twice. The facts that a user needs are at the end: the error, and the line of the
+program that created the operation.
 """
 
 import logging

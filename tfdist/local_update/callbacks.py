@@ -82,7 +82,7 @@ class BeginRounds(keras.callbacks.Callback):
 def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any:
     """Returns the callbacks for this worker's call of `fit`.
 
-    Those that write files run on the chief, and all workers start from its state.
+    Callbacks that write files run on the chief, and all workers start from its state.
     """
     chosen = callbacks.for_worker(given, workers)
     if isinstance(chosen, keras.callbacks.CallbackList):

@@ -105,11 +105,11 @@ NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
 class Coder:
     """Writes the first elements of a vector in fewer bits, and the rest in all of theirs.
 
-    A worker reads the bytes of a part alone. Who has heard of a loss before another
-    takes their vectors to have fewer parts than the other does. So where an element is
-    written does not depend on the parts: those end at a `cut`, where a block ends. The
-    first `until` elements are narrow. Statistics such as a variance come after them:
-    one that rounding has made negative is no longer one.
+    A worker reads the bytes of a part alone. Workers may disagree for a while about how
+    many parts a vector has, if one hears of a loss before another. So where an element
+    is written does not depend on the parts: those end at a `cut`, where a block ends.
+    The first `until` elements are narrow. Statistics such as a variance come after
+    them: one that rounding has made negative is no longer one.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class ErrorFeedback:
     def send(self, vector: np.ndarray, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Returns the bytes of a vector, and what a reader of them finds.
 
-        The vector begins at `begin`, a cut, of the one that it is part of. What a
-        reader finds has its dtype.
+        The vector begins at `begin`, a cut, of the one that it is part of. A reader
+        gets the elements in its dtype.
         """
         if self._coder.is_exact:
             return self._coder.encode(vector, begin), vector

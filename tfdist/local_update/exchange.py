@@ -27,8 +27,8 @@ class Exchange(Messenger):
     also where that runs in the background.
 
     Attributes:
-        rejoin_listener: The listener for lost workers that ask to rejoin, while they may;
-            or None.
+        rejoin_listener: The listener for lost workers that ask to rejoin, while they
+            may; or None.
         admitted: The worker that this one, which leads, has admitted and not told yet.
     """
 

@@ -140,7 +140,7 @@ class OuterStep:
     def __call__(self, mean: np.ndarray) -> np.ndarray:
         """Returns the model that follows from the mean of the workers' models.
 
-        What is not trainable becomes its mean.
+        Variables that are not trainable become their mean.
         """
         means = self._trainable(mean)
         pairs = zip(self._anchors, means, strict=True)

@@ -156,7 +156,7 @@ class Mix:
         self._under_way = fragment, snapshot, mixed
 
     def _end_overlap(self) -> None:
-        """Waits for the mix that is in flight, if one is, and takes what it has made."""
+        """Waits for the mix in flight, if there is one, and takes its result."""
         if self._under_way is None:
             return
         (fragment, snapshot, mixed), self._under_way = self._under_way, None

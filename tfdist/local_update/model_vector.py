@@ -10,7 +10,7 @@ import numpy as np
 class ModelVector:
     """The weights of a model that workers mix, as one vector.
 
-    Those are its trainable weights, and the floating-point ones that training only
+    They are its trainable weights, and the floating-point ones that training only
     updates: the statistics of `BatchNormalization`. Integers, seeds, metrics and the
     optimizer's state stay each worker's own.
 

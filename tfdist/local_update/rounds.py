@@ -11,7 +11,7 @@ import numpy as np
 class Rounds:
     """Counts local steps, and says which fragment of the model to mix after each.
 
-    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of
+    A round has H steps. With F fragments, number f is mixed after the first (f+1)H/F of
     them, rounded down: each once per round, H steps after its last time, and one at a
     time. The last one is mixed where the round ends, as the whole model is where it is
     one fragment. `local_steps` is H, and `fragments` F, at most H.

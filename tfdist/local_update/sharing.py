@@ -29,8 +29,8 @@ class DataPlace:
 class SharingPeers:
     """The workers as `ShardedData` asks about them.
 
-    Those in `fixed`, unless it is None, share a batch in place of all that take part
-    now.
+    The workers in `fixed`, unless it is None, share a batch in place of all that take
+    part now.
     """
 
     def __init__(self, workers: LocalPeers, fixed: Sequence[int] | None = None) -> None:

@@ -32,8 +32,8 @@ def split_and_place(
 ) -> LayerPlan:
     """Places a graph with some of its layers split, if that is faster or fits only so.
 
-    What could be split has a twentieth of all weights at least. What fits no device has
-    to be. Then all that could be split is, then each pair and each layer by itself, the
+    A layer that may be split has a twentieth of all weights at least. One that fits no
+    device must be. Then all are split that may, then each pair and each by itself, the
     largest first: what makes the step a hundredth faster, or fits at last, is kept.
 
     `place` is given how layers are split, too; `compared` of the plan has the seconds

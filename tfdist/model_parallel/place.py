@@ -8,7 +8,7 @@ the devices. So no placement that the plan compares with, and that fits, is fast
 Calls of one layer stay together. Without microbatches, only branches of a model are
 computed at the same time: a chain is fastest on one device, if it fits there.
 
-Of a Keras model, the graph is measured first, which needs TensorFlow.
+The graph of a Keras model is measured first, which needs TensorFlow.
 
 Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling
 for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3),

@@ -44,9 +44,9 @@ def splittable(graph: LayerGraph) -> list[str]:
 def with_parts(graph: LayerGraph, split: Mapping[str, Split]) -> LayerGraph:
     """Returns the graph with parts and a join in place of each layer that is split.
 
-    A part takes its share of the layer's seconds and weights. What the parts take and give
-    is as `tfdist.split_layers` says. A layer by rows that alone takes the output of one by
-    columns, in as many parts, takes that of its parts.
+    A part takes its share of the layer's seconds and weights. The inputs and outputs of
+    parts are as `tfdist.split_layers` says. A layer by rows that alone takes the output
+    of one by columns, in as many parts, takes that of its parts.
 
     >>> from tfdist.splitting.split import LayerMatrix
     >>> graph = LayerGraph(

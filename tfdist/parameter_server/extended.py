@@ -116,8 +116,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         spec = spec_before_creation(kwargs)
         layout, initializer = self.placed.layout(spec), being_created().initializer
         if layout is None and kwargs.get("trainable", True):
-            # Initialize it in one piece: a user who did not ask for shards gets the values
-            # of one process.
+            # Initialize it in one piece: a user who did not ask for shards gets the
+            # values of one process.
             layout, initializer = self.placed.layout_of_large(spec), None
         if layout is None:
             creator = self._create_var_creator(next_creator)

@@ -140,7 +140,7 @@ class PlacedVariables:
     ) -> list[tuple[ParameterServerVariable, str]]:
         """Returns the variables of these handles, with their names.
 
-        What is not one of the strategy's, such as a lookup table, is left out.
+        A handle of another object, such as a lookup table, is left out.
         """
         # Keyed by identity, because tensors such as handles compare by element.
         known = {

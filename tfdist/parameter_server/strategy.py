@@ -255,8 +255,8 @@ class ParameterServerStrategy(
     def exchange_report(self) -> ExchangeReport | WhenChangedReport:
         """Reports what `exchange=` does with each variable that steps write.
 
-        Of the models that `fit` and `evaluate` have trained and tested so far. It prints
-        as a list. That of `WhenChanged` says how often each weight has moved, too.
+        It covers the models that `fit` and `evaluate` have used so far, and prints as a
+        list. The report of `WhenChanged` says how often each weight has moved, too.
 
         Raises:
             tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.

@@ -1,8 +1,8 @@
 """State from `adapt`, copied from the chief where workers differ by rounding.
 
-`adapt` adds up examples in the order in which a worker reads them. Those of a dataset that
-shuffles without a seed have another order on each worker, and the last digits differ. The
-boundaries of a `Discretization` differ by more: they are accurate to its `epsilon`.
+`adapt` adds up examples in the order in which a worker reads them. A dataset that
+shuffles without a seed has another order on each worker, and the last digits differ.
+The boundaries of a `Discretization` differ by more: they are accurate to its `epsilon`.
 """
 
 import json

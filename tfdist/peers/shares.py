@@ -90,8 +90,8 @@ def own_batches(
 def naming_unequal_data(workers: int) -> Iterator[None]:
     """Gives errors of data that is found out to be unequal as it is read their class.
 
-    Of fewer files than workers, TensorFlow advises to turn sharding off: with that, every
-    example would be trained on once per worker.
+    With fewer files than workers, TensorFlow advises to turn sharding off, and then
+    every example would be trained on once per worker.
 
     Raises:
         UnequalDataError: If there are too few files, or rows that cannot be divided.

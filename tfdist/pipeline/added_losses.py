@@ -16,7 +16,7 @@ from tfdist.pipeline.pipeline import Stage
 def scaled_activities(operation: Any, share: float) -> Iterator[None]:
     """Weighs what activity regularizers add by a microbatch's share of a batch's rows.
 
-    What layers add is weighted by that share, as a mean over examples must be. Keras
+    Layers' losses are weighted by that share, as a mean over examples must be. Keras
     added sums over examples in older versions; they are divided by the share here.
     """
     given = []

@@ -41,8 +41,8 @@ class Originals:
 class Copies:
     """Copies of the variables of a stage on the device of one of its replicas.
 
-    They are made once a step. What layers assign, as the averages of BatchNormalization, is
-    seen by the microbatches of the same replica only.
+    They are made once a step. Assignments of layers, as of the averages of
+    BatchNormalization, are seen by the microbatches of the same replica only.
 
     Cost: the bytes of the variables that live on another device.
     """
@@ -100,7 +100,7 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
 def assign_changes(replicas: list[Copies]) -> None:
     """Assigns what the layers of a stage have changed: the mean over its replicas.
 
-    Of integers, as the states of random generators, what the first replica has.
+    Integers, as the states of random generators, are the first replica's.
     """
     found: dict[int, tuple[keras.Variable, list[Any]]] = {}
     for copies in replicas:

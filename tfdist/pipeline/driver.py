@@ -138,7 +138,7 @@ class PipelineDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Refuses models before their first step; at an error, forgets what is in flight."""
+        """Refuses models before their first step; an error drops batches in flight."""
         refusals.check(model)
         # Keras and callbacks wait for the results of a step when they read them.
         with self._needing_workers():

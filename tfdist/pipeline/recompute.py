@@ -76,7 +76,7 @@ def refuse_weight(variable: Any) -> None:
 def refusing_unrepeatable() -> Iterator[None]:
     """Refuses operations that computing again would not repeat, or would do twice.
 
-    What layers draw or assign through Keras adds none of them here.
+    Draws and assignments of layers through Keras add none of them here.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())

@@ -14,8 +14,8 @@ from tfdist.placement.partition import Partition, Shard
 class Items:
     """The items to place, with loads as fractions of the total.
 
-    `axes` has the axis to split and its size, for each item that is large enough. Of
-    these, `looked_up` are the items whose traffic is that of a few rows, and `dealt`
+    `axes` has the axis to split and its size, for each item that is large enough. Among
+    these, `looked_up` are the items whose traffic is a few rows, and `dealt`
     those in the `mod` layout: even shards, one per ps.
     """
 

@@ -51,8 +51,8 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch, or refused; else on each replica's part.
         whole_batch_bytes: The most bytes that a step gathers at once of a whole batch.
-        replica_loss: "mean" if the user says that a step computes a mean over a replica's
-            rows; None to prove what it computes, or to refuse it.
+        replica_loss: "mean" if the user says that a step computes a mean over a
+            replica's rows; None to prove what it computes, or to refuse it.
 
     Raises:
         ValueError: If `whole_batch_bytes` is not positive.

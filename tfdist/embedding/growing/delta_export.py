@@ -51,8 +51,8 @@ class DeltaExport(keras.callbacks.Callback):
 
     The first export of each `fit` is full. The others are deltas: the rows that training
     steps have looked up, or `upsert` has set, since the one before, and the ids that have
-    lost their rows. `read_export` puts them together. No step is in flight meanwhile, so
-    an export has each row as it was at one time.
+    lost their rows. `read_export` puts them together. No step is in flight meanwhile,
+    so an export has each row as it was at one time.
 
     Only the chief writes. An export that was not written whole is not there.
 
@@ -65,12 +65,12 @@ class DeltaExport(keras.callbacks.Callback):
             that ends after it exports, and so does the end of `fit`. Give `fit`
             `steps_per_epoch` if epochs are long.
         keep: How many of the newest exports stay, with all that they build on.
-        longest_chain: After so many exports that build on each other comes a full one.
+        longest_chain: The most exports that build on each other before a full one.
 
     Raises:
         ValueError: If `every` is no time, or `keep` or `longest_chain` is below 1; and at
-            the start of `fit`, if the model has no table that grows, or one of which it is
-            not known which rows were touched.
+            the start of `fit`, if the model has no table that grows, or one whose
+            touched rows are not known.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Known:
 
 @dataclass(frozen=True)
 class EvictUnseen:
-    """Gives up rows that no training step has looked up for so many hours.
+    """Gives up rows that no training step has looked up for this number of hours.
 
     Raises:
         ValueError: If `hours` is not positive.
@@ -51,8 +51,8 @@ class EvictRare:
 
     Args:
         count: The least number of steps with which a row stays: at least 1.
-        decay: The factor of all counts at each eviction, in (0, 1], so that an id that was
-            once frequent goes, too; 1 keeps them.
+        decay: The factor of all counts at each eviction, in (0, 1], so that an id that
+            was once frequent goes, too; 1 keeps them.
 
     Raises:
         ValueError: If one of them is not.

@@ -17,9 +17,9 @@ class DynamicEmbedding(GrowingLayer):
 
     Under `ParameterServerStrategy`, an id, its row and the row's optimizer slots are on one
     ps, and memory is taken as rows are created. An id that has no row reads zeros, and
-    `evaluate` and `predict` create none. What a row begins with depends on the seed, the id
-    and the column alone, so that neither the order of steps nor the number of ps matters:
-    one worker trains as one process.
+    `evaluate` and `predict` create none. The first value of a row depends on the seed,
+    id and the column alone, so that neither the order of steps nor the number of ps
+    matters: one worker trains as one process.
 
     The optimizer updates the rows of a step and no others. Prefer `Adagrad`: `Adam` corrects
     its moments by the step counter of the whole model, and a row that comes late begins with

@@ -27,8 +27,8 @@ class Shard:
     time, one creates it. If a worker dies meanwhile, a row may stay unused, and none has two
     ids.
 
-    Memory, beside the rows: less than 70 bytes per id, of which the index has 49.5; 54.5 in
-    all were measured (docs/measured-embeddings.md).
+    Memory besides the rows: less than 70 bytes per id, 49.5 of them in the index; 54.5
+    in all were measured (docs/measured-embeddings.md).
 
     Args:
         device: The device of the ps, or "" for this process.

@@ -37,9 +37,10 @@ _log = logging.getLogger("tfdist")
 class GrowingTable:
     """Looks ids up in a variable, each in the row that it was given.
 
-    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. What turns an id
-    into a row stays on the ps, and so does the row's number between a step's lookup and its
-    update.
+    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. The index from
+        ids
+    to rows stays on the ps, and so does the row's number between a step's lookup and
+    its update.
 
     Args:
         variable: The rows, in as many shards as there are ps, or in one piece.
@@ -197,7 +198,7 @@ class GrowingTable:
 
         Args:
             ids: int64.
-            creates: Whether ids that have no row get one, if they are admitted. Those
+            creates: Whether ids that have no row get one, if they are admitted. Ids
                 without one read zeros.
         """
         return each_row_once(

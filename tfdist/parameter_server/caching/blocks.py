@@ -1,8 +1,8 @@
 """Blocks that a worker keeps: weights, each with its optimizer slots, and how they move.
 
 Before a step, a block moves between a worker and its ps if it is due: the worker sends its
-change, and the ps adds it and answers with the value. What is not due has length 0, so one
-message carries all blocks, and no branch spans tasks.
+change, and the ps adds it and answers with the value. A block that is not due has
+length 0, so one message carries all blocks, and no branch spans tasks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

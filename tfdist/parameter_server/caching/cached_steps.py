@@ -1,6 +1,6 @@
 """Steps on blocks and rows that a worker keeps; some move before each step.
 
-What the workers have kept back goes to the ps before anything else reads it: `Caches`.
+`Caches` sends changes that workers hold back to the ps before anything else reads them.
 """
 
 import functools

@@ -42,7 +42,7 @@ class WhenChangedReport:
     def bytes_per_step(self) -> float:
         """The bytes of blocks that moved, both ways, per training step.
 
-        Those of `evaluate` count, too.
+        Bytes of `evaluate` count, too.
         """
         moved = sum(each.size * (each.fetched + each.pushed) for each in self.blocks)
         return moved / self.steps if self.steps else 0.0

@@ -13,7 +13,7 @@ from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.variables.resources import Numbers
 
 LARGEST_TABLE = 2**28
-"""The bytes of the largest table of which workers keep rows: they keep it whole."""
+"""The bytes of the largest table whose rows workers keep: they keep it whole."""
 
 _PARTS = 4  # value, base, seen, stamp
 

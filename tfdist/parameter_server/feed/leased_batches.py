@@ -1,10 +1,10 @@
 """Batches that a worker reads itself, by the lease that a step comes with.
 
 The chief reads the dataset of leases as it reads any dataset: batch by batch, to their end
-or to a checkpoint. So a lease is open until its step is sent, in flight with that step, and
-done once that has finished; if its worker is lost, the step goes to another, and the lease
-with it. What a lease stands for, and the user's own pipeline, are a graph that is part of
-the function which the workers run.
+or to a checkpoint. So a lease is open until its step is sent, in flight with that step,
+and done once that has finished; if its worker is lost, the step goes to another, and
+the lease with it. The reader of a lease, and the user's own pipeline, are a graph that
+is part of the function which the workers run.
 """
 
 import contextlib

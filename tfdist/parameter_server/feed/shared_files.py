@@ -20,8 +20,9 @@ _BUFFER_BYTES = 4096
 class SharedFiles:
     """Compares files, and remembers those that all workers have.
 
-    Cost: of each file that is new or has changed, 2 KiB are read by the chief and by each
-    worker, which then sends 8 bytes. Of others, the chief alone asks for size and time.
+    Cost: the chief and each worker read 2 KiB of each file that is new or has changed,
+        and
+    each worker sends 8 bytes. For other files, the chief alone asks for size and time.
     """
 
     def __init__(self, strategy: Any) -> None:

@@ -1,8 +1,9 @@
 """Sources of batches, which are the only argument of a worker's function.
 
 TensorFlow sends every argument of a remote function in a separate message. Serialized into
-rows of strings, the batches of one or more steps travel in one message, whatever their
-structure. So the chief sends batches, or leases; an endless dataset is read by the worker.
+rows of strings, the batches of one or more steps travel in one message, in any
+structure. So the chief sends batches, or leases; the worker itself reads an endless
+dataset.
 """
 
 from abc import ABC, abstractmethod

@@ -17,7 +17,7 @@ class OpenGate(Gate):
     """Counts how stale asynchronous steps are, by a number on a ps.
 
     A step reads the number with its first variable there, and adds to it after its last
-    write there. What has been added in between, others have written.
+    write there. Others have written everything that was added in between.
     """
 
     def __init__(self, meter: Meter) -> None:

@@ -91,8 +91,8 @@ class Meter:
     def after_last_step(self) -> tf.Tensor:
         """Returns a tensor that exists once the last step has been counted.
 
-        A function of several steps has them one after the other. What needs nothing of
-        the step before would run at once.
+        A function of several steps has them one after the other. An operation that
+        needs nothing of the step before would run at once.
         """
         return self._seconds.read_value()
 

@@ -93,8 +93,8 @@ class Turnstile:
 
         Args:
             computed_in: The number of the round from whose weights it was computed.
-            batch: The number of its batch. Of two gradients of one batch, which a lost
-                worker and its substitute have computed, one counts.
+            batch: The number of its batch. If a lost worker and its substitute have
+                both computed the gradient of a batch, one counts.
 
         Returns:
             `COUNTED` or `DROPPED`.

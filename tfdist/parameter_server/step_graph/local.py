@@ -30,19 +30,19 @@ class LocalSteps:
     Args:
         step: The step, which reads and writes the variables themselves.
         is_weight: Whether a captured resource handle is that of a weight.
-        chosen: Takes the handles of all variables of which a worker can have a copy, by
-            their placeholders, and returns the placeholders of those that are to have one.
+        chosen: Takes the handles of all variables that a worker can copy, by their
+            placeholders, and returns the placeholders of the variables to copy.
         tables: Takes the handles of all variables and how the step uses those that it uses
             by their rows alone, and returns the placeholders of those of which the worker has
             a copy in a variable, whose handle takes the place of theirs.
 
     Attributes:
-        variables: The variables of which a worker has a copy.
+        variables: The variables that a worker has a copy of.
         lookups: The variables of which it has rows, by their placeholders.
         captured: The handles of all variables, by their placeholders in the step.
         added: The handles of the variables to which the changes are added.
         set: The variables that are set to the last value.
-        in_each_step: The variables of which a worker has no copy.
+        in_each_step: The variables that a worker has no copy of.
     """
 
     def __init__(

@@ -153,10 +153,10 @@ def in_turn(
 
     The link of a task carries what it sends at one time either side by side, so that all
     arrive at the end, or one after the other, so that those who receive the first can
-    answer while the next is in flight. A link that carries both directions at once is then
-    used in both. First goes what is computed first: the gradients of the last layers, while
-    those of the first are computed. After the priorities of ByteScheduler (Peng et al.,
-    SOSP 2019) and P3 (Jayarajan et al., SysML 2019).
+    answer while the next is in flight. A link that carries both directions at once is
+    then used in both. First goes what is computed first: the gradients of the last
+    layers, while those of the first are computed. After the priorities of ByteScheduler
+    (Peng et al., SOSP 2019) and P3 (Jayarajan et al., SysML 2019).
 
     Args:
         task: The task that sends them: the worker.

@@ -235,7 +235,7 @@ class _Packing:
     def _parts(self, message: Message, seconds_per_byte: float) -> Iterator[Message]:
         """Yields the parts that replace a message: large tensors travel alone.
 
-        Of those that take turns, the last takes the small ones along.
+        The last of the tensors that take turns takes the small ones along.
         """
         together = dict.fromkeys(filter(self._is_packed, message.outputs))
         slow = [
@@ -261,7 +261,7 @@ class _Packing:
     ) -> str:
         """Packs a message that waits for `before`; returns the operation that receives it.
 
-        What it makes is added to `made`, and what replaces an input to `replaced`.
+        New nodes are added to `made`, and replacements of inputs to `replaced`.
         """
         sender = Builder(f"message_{index}/send", device_of(message.sender))
         receiver = Builder(f"message_{index}/receive", device_of(message.receiver))

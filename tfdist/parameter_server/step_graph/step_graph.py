@@ -28,8 +28,8 @@ class StepGraph:
         specs: The specs of the tensors.
         gate: The gate of the step, or None. The last inputs are its `slot`.
         size: How many steps it is.
-        entered: Called after tracing; maps each ps to the name of the operation that must
-            run before any use of its variables.
+        entered: Called after tracing; maps each ps to the name of the operation that
+            must run before any use of its variables.
         is_narrow: Whether large weights travel to the worker in bfloat16.
 
     Attributes:

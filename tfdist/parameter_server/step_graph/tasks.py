@@ -17,8 +17,8 @@ _FORWARDING = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapsho
 def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
     """Returns the task that computes each operation.
 
-    TensorFlow runs an operation on a variable where the variable is, whatever device
-    was asked for. Anything else runs where it was asked for, and on the worker by
+    TensorFlow runs an operation on a variable where the variable is, even if another
+    device was asked for. Others run where they were asked for, and on the worker by
     default.
 
     Args:

@@ -204,7 +204,7 @@ class WorkerFunction:
         return add(steps - rest, rest) if rest else result
 
     def _exchange(self, source: Source, steps: int) -> StepGraph:
-        """Returns a graph of steps of which only the first pulls, and the last pushes."""
+        """Returns a graph of steps where only the first pulls and the last pushes."""
         key = source.key, steps
         if key not in self._exchanges:
             local = self._local_steps

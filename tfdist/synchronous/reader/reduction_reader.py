@@ -4,8 +4,8 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so the graph is read. Nothing is executed, and whatever is not known is
-refused.
+loss with any function, so the graph is read. Nothing is executed, and everything
+unknown is refused.
 """
 
 import re
@@ -60,7 +60,7 @@ class ReductionReader:
     """Reads kinds from the graph of one replica's step.
 
     Args:
-        given: Returns the kind of a tensor of which more is known than its graph shows,
+        given: Returns the kind of a tensor if more is known of it than its graph shows,
             such as the result of an exchange, else None.
         kind_of_variable: Returns the kind of a variable's value, given its handle.
         has_varying_rows: Whether a batch holds ragged or sparse values. Their number is

@@ -1,8 +1,8 @@
 """Rules for the effect of each operation on the rows of a batch.
 
-A list of what is known to keep examples apart. Whatever is not in it is refused: that no
-rule is known to be broken does not prove that an example's value is its own.
-`shape_rules` has those that change where elements are.
+The list has the operations that are known to keep examples apart. All others are
+refused, because no known violation is no proof that an example's value is its own.
+`shape_rules` has the operations that move elements.
 """
 
 from tfdist.synchronous.reader import shape_rules

@@ -119,7 +119,7 @@ def _concat(at: Application) -> Rows:
 
 
 def _in_blocks(rows: Rows, count: int) -> Rows:
-    """Returns rows that come so many times, one block after the other."""
+    """Returns rows that come `count` times, one block after the other."""
     if count == 1:
         return rows
     return Rows((*(rows.order or ()), "blocks", count))

@@ -30,10 +30,10 @@ def whole_batch(tensor: Any) -> tf.Tensor:
         z = tfdist.whole_batch(self.encoder(x))
         loss = contrastive_loss(z)  # of all examples, equal on every replica
 
-    What is computed from the result alone is equal on every replica, counts once, and may
-    be any function. Gradients flow back into each replica's own rows. Where a step has
-    the whole batch already, in one process and under other strategies, the result is the
-    tensor itself.
+    A value computed from the result alone is equal on every replica, counts once, and
+    may be any function. Gradients flow back into each replica's own rows. Where a step
+    has the whole batch already, in one process and under other strategies, the result
+    is the tensor itself.
 
     Cost: about twice the bytes of all rows over every worker's link, and as much again
     for their gradient.

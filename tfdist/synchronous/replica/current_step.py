@@ -63,8 +63,8 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
 def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
     """Returns the value that a copy gets of a variable which a read combines.
 
-    All copies together then hold the sum over the examples. What is the same on every
-    replica counts on each, as TensorFlow documents.
+    All copies together then hold the sum over the examples. A value that is the same on
+    every replica counts on each, as TensorFlow documents.
 
     Raises:
         NotAdditiveError: If it is computed from examples and is no sum over them.
@@ -131,7 +131,7 @@ def exchanging() -> Iterator[None]:
 def has_reduced_gradients() -> bool:
     """Returns True if this thread traces a step in which replicas add up gradients.
 
-    Keras's optimizers ask for a merge call after that. What is left is equal on every
+    Keras's optimizers ask for a merge call after that. The rest is equal on every
     replica: no merge call is needed, nor is one possible within a condition, such as
     that of accumulated gradients.
     """
