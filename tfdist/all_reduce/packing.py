@@ -85,10 +85,8 @@ def slices_of_parts(sizes: Sequence[int], bounds: Sequence[int]) -> list[list[Sl
 
     Parts begin at `bounds`, and the last one ends at the last of these.
 
-    >>> for slices in slices_of_parts([3, 4], [0, 2, 7]):
-    ...     print(*map(tuple, slices))
-    (0, 0, 2)
-    (0, 2, 3) (1, 0, 4)
+    >>> [[(*each,) for each in part] for part in slices_of_parts([3, 4], [0, 2, 7])]
+    [[(0, 0, 2)], [(0, 2, 3), (1, 0, 4)]]
     """
     starts = [0]
     for size in sizes:

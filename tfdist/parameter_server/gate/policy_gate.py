@@ -132,7 +132,7 @@ class PolicyGate(WaitingGate):
             if self.error is None:
                 _log.exception("the policy %r raised an error", self._policy)
             self.error = error
-            # A step that asks waits for an answer; one that has written does not.
+            # A step that asks waits for an answer, not one that has written or left.
             for each in {worker, *waiting} if phase > IDLE else waiting:
                 self._call(each, _FAILED)
             return

@@ -1,8 +1,8 @@
 """Metrics of a model after some number of whole steps, while steps write.
 
 A step writes the variables of a metric one after the other, and they may be on several ps.
-Read meanwhile, a total may have a step that its count does not have. So each step adds all
-that it adds to them to one vector as well, at one moment.
+A reader could see a total that includes a step which the count does not. So each step
+also adds all its changes to one vector, at one moment.
 """
 
 from collections.abc import Callable, Collection, Mapping
