@@ -90,8 +90,7 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
 
     Raises:
         ValueError: If there is no such algorithm, or a size is not positive.
-        TypeError: If an argument is of another type, or `wire_dtype` is neither of the
-            two.
+        TypeError: If an argument is of another type, or `wire_dtype` is another one.
     """
 
     def __init__(

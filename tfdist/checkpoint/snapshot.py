@@ -17,8 +17,7 @@ class Position:
     """The position of a `fit`: all steps before it have finished.
 
     `step` is the next one in the epoch. `batches` is how many batches were read since
-    the iteration of the dataset began; `batches_before` of them belong to earlier
-    epochs.
+    the iteration of the dataset began, `batches_before` of them in earlier epochs.
     """
 
     epoch: int
@@ -74,8 +73,7 @@ class Snapshot:
     def read(cls, path: Path) -> "Snapshot":
         """Reads a snapshot that `write` has written.
 
-        Raises OSError, ValueError or tf.errors.OpError if a file cannot be read or is
-        corrupt.
+        Raises OSError, ValueError or tf.errors.OpError if a file is unreadable.
         """
         found = cls.unpacked(cls.packed(path))
         state = vars(found).copy()

@@ -132,8 +132,7 @@ def _accepts(address: str) -> bool:
 class _Probe:
     """Tries repeatedly to connect to an address, in a background thread.
 
-    A host name lookup has no timeout, so in the caller's thread it could outlast the
-    deadline.
+    A host name lookup has no timeout, so the caller's thread could miss the deadline.
     """
 
     def __init__(self, address: str, server: bool) -> None:

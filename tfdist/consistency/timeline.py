@@ -42,8 +42,7 @@ def events_of(
 ) -> list[dict[str, Any]]:
     """Returns the events of steps, in microseconds, one process per replica.
 
-    A part that has not taken any time, such as a wait of an asynchronous step, has no
-    event.
+    A part that takes no time, such as a wait of an asynchronous step, has no event.
 
     >>> [step, pull] = events_of([(1, 0, 0, 2e-3, 2e-3, 2e-3, 2e-3, 2e-3)], "01")[2:]
     >>> pull["name"], pull["pid"], pull["ts"], pull["dur"]

@@ -25,8 +25,7 @@ _ALMOST_ZERO = 1e-9
 class ChiefWatch:
     """Observes whether the chief responds.
 
-    The chief may take `startup_timeout` seconds to start, and `patience` seconds to
-    restart.
+    The chief may take `startup_timeout` seconds to start, `patience` to restart.
     """
 
     def __init__(

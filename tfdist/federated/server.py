@@ -160,9 +160,8 @@ class Server:
 
         Args:
             client: Its number.
-            take_out: Whether to subtract its contribution to the model. The effects on
-                others, which learned from models that it had changed, stay: this is no
-                retraining.
+            take_out: Whether to subtract its contribution to the model. Its effects on
+                what others learned from earlier models stay: this is no retraining.
 
         Raises:
             ValueError: If there is no such client, or contributions are not kept.

@@ -90,8 +90,7 @@ def renamed(definition: Any, suffix: str) -> list[Any]:
 def digest(definition: Any) -> str:
     """Returns a key that is equal for two `GraphDef` that compute the same.
 
-    The names that TensorFlow gives each trace of a function, and each dataset, do not
-    count.
+    TensorFlow's own names of each trace of a function, and of datasets, do not count.
     """
     library = library_of(definition)
     known: dict[str, str] = {}

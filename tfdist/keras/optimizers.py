@@ -32,8 +32,7 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the compiled optimizer, and those that a custom `train_step` may use.
 
     They are attributes of the model, or in lists and dicts that are. Only the user's
-    own `train_step` can reach optimizers of a layer, such as a model with its own
-    optimizer.
+    own `train_step` can reach optimizers of a layer, such as a compiled model.
     """
     owners = [model]
     if is_overridden(model, "train_step"):

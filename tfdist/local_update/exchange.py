@@ -70,8 +70,7 @@ class Exchange(Messenger):
         then the means of the other parts from their owners: the `all_to_all` schedule
         of `tfdist.all_reduce.schedule`. The part of a worker that is lost meanwhile
         stays as it is here, until the next time. Vectors are one-dimensional, of the
-        same size and dtype on all workers. Without `wire`, they are sent with all their
-        bits.
+        same size and dtype on all workers. Without `wire`, all their bits are sent.
 
         Cost: in and out of each of n workers, 2(n-1)/n times the bytes of the vector. As
         parts end where blocks of int8 do, less for some workers and more for the last.

@@ -28,8 +28,7 @@ class Settings:
 
     Attributes:
         config: The cluster, with this process's task as the chief.
-        measures: Whether steps are measured. Without a policy, measurements would only
-            cost.
+        measures: Whether steps are measured. Only strategies with a policy pay for that.
     """
 
     config: tf_config.TFConfig

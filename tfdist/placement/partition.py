@@ -48,8 +48,7 @@ class Partition:
             Several shards may live on the same ps.
 
     Raises:
-        PartitionError: If a shard is empty, or does not start where the previous one
-            stops.
+        PartitionError: If a shard is empty, or does not start at the previous one's stop.
     """
 
     axis: int

@@ -29,8 +29,7 @@ class PlacementReport:
 
     Attributes:
         num_ps: The number of ps, including empty ones.
-        variables: Every variable on a ps, including optimizer slots, in creation
-            order.
+        variables: Every variable on a ps, with optimizer slots, in creation order.
     """
 
     num_ps: int

@@ -61,8 +61,7 @@ def plan_variables(
             as far as memory allows without more cuts. `"traffic"` ignores memory.
             `"both"` spreads the large embeddings with known `lookups` over all ps, at
             `num_ps - 1` cuts each, and balances the rest by traffic.
-        target: The imbalance to reach, above 1: variables are split only as far as it
-            needs.
+        target: The imbalance to reach, above 1. Variables are split only as needed.
 
     Raises:
         ValueError: If an argument is out of range.

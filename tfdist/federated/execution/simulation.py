@@ -59,8 +59,7 @@ class Simulation:
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If the model cannot be trained by clients, or arguments do not fit each
-            other.
+        ValueError: If clients cannot train the model, or arguments do not fit each other.
     """
 
     def __init__(

@@ -2,8 +2,7 @@
 
 TensorFlow sends every argument of a remote function in a separate message. Serialized into
 rows of strings, the batches of one or more steps travel in one message, in any
-structure. So the chief sends batches, or leases; the worker itself reads an endless
-dataset.
+structure. So the chief sends batches, or leases; workers read an endless dataset.
 """
 
 from abc import ABC, abstractmethod

@@ -18,8 +18,7 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
     """Returns the task that computes each operation.
 
     TensorFlow runs an operation on a variable where the variable is, even if another
-    device was asked for. Others run where they were asked for, and on the worker by
-    default.
+    device was asked for. Others run as asked for, and by default on the worker.
 
     Args:
         graph: The `FuncGraph` of the step.

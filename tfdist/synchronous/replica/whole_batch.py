@@ -125,8 +125,7 @@ def weighed_targets(
     Args:
         step: The replica's step.
         targets: The tensors whose sum is differentiated.
-        output_gradients: The factor of each target's gradient, of its shape; None for
-            ones.
+        output_gradients: The factors of the targets' gradients, of their shapes, or None.
 
     Raises:
         IndivisibleLossError: If a target is no sum of means and sums over examples.
