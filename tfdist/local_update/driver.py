@@ -197,7 +197,7 @@ class LocalUpdateDriver(DefaultDriver):
 
         A worker that comes back leaves out those which the others took without it.
 
-        So the last validation and saves of callbacks are of the model that `fit` returns.
+        So the last validation and callbacks' saves are of the model that `fit` returns.
         """
         ahead, self._ahead = self._ahead, None
         size = self._calls[-1].model.steps_per_execution if self._calls else 1

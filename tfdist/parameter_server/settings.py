@@ -28,7 +28,7 @@ class Settings:
 
     Attributes:
         config: The cluster, with this process's task as the chief.
-        measures: Whether steps are measured. Only strategies with a policy pay for that.
+        measures: Whether steps are measured. Only strategies with a policy pay for it.
     """
 
     config: tf_config.TFConfig

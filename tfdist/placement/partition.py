@@ -48,7 +48,7 @@ class Partition:
             Several shards may live on the same ps.
 
     Raises:
-        PartitionError: If a shard is empty, or does not start at the previous one's stop.
+        PartitionError: If a shard is empty, or does not start where the last one stops.
     """
 
     axis: int

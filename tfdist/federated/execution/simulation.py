@@ -59,7 +59,7 @@ class Simulation:
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If clients cannot train the model, or arguments do not fit each other.
+        ValueError: If clients cannot train the model, or arguments do not fit together.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ def weighed_targets(
     Args:
         step: The replica's step.
         targets: The tensors whose sum is differentiated.
-        output_gradients: The factors of the targets' gradients, of their shapes, or None.
+        output_gradients: Factors of the targets' gradients, of their shapes, or None.
 
     Raises:
         IndivisibleLossError: If a target is no sum of means and sums over examples.
