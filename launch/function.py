@@ -88,7 +88,7 @@ def _result(
     program: str,
     options: dict[str, Any],
 ) -> Any:
-    """Runs the job of a script that calls a function, and returns what that returned."""
+    """Runs the job of a script that calls a function, and returns its result."""
     has_chief = num_ps > 0 or program == COORDINATOR
     cluster = local_cluster(num_ps, num_workers, chief=has_chief)
     answers = "chief" if has_chief else "worker:0"

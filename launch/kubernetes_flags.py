@@ -1,4 +1,4 @@
-"""The flags of `launch.kubernetes`, and what their values mean."""
+"""The flags of `launch.kubernetes`, and the meaning of their values."""
 
 import os
 import re

@@ -54,7 +54,7 @@ class Engine(Protocol[Planned]):
     """
 
     def render(self, job: Planned) -> str:
-        """Returns the job as what a person could run by hand; starts nothing."""
+        """Returns the job in a form to run by hand; starts nothing."""
         ...
 
     def run(self, job: Planned, record: Record) -> int:

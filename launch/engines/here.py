@@ -1,4 +1,4 @@
-"""Jobs whose supervisor runs on this machine, as those of ssh and Ray do.
+"""Jobs whose supervisor runs on this machine, as under ssh and Ray.
 
 If a host is lost, the whole job runs again elsewhere: the addresses of all tasks are in all
 others, so every task starts again, and the program continues from its last checkpoint.

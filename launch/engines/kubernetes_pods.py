@@ -1,4 +1,4 @@
-"""The pod of each task: a pure function of what the user asked for."""
+"""The pod of each task: a pure function of the user's request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Layouts of jobs: the host of each task, and what it finds there. Pure decisions."""
+"""Layouts of jobs: the host of each task, and its surroundings. Pure decisions."""
 
 import itertools
 import os

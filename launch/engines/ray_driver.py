@@ -69,7 +69,7 @@ class Driver:
                     ).start()
 
     def close(self) -> None:
-        """Ends the actors, and gives back what was reserved."""
+        """Ends the actors, and releases the reservations."""
         import ray
 
         for actor in self._actors.values():

@@ -172,7 +172,7 @@ class Executor:
         return self._call("execute", function)
 
     def shutdown(self) -> None:
-        """Ends the workers, and gives back what was reserved; again does nothing."""
+        """Ends the workers, and releases the reservations; again does nothing."""
         ranks, self._ranks = self._ranks, []
         reservation, self._reservation = self._reservation, None
         if not (ranks or reservation or self._has_connected):

@@ -1,4 +1,4 @@
-"""Requests to Ray: resources, files to ship, and what a cluster lacks. Pure functions."""
+"""Requests to Ray: resources, files to ship, and missing resources. Pure functions."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def without(
 def missing(
     asked: Sequence[Group], nodes: Sequence[Bundle], free: Mapping[str, float]
 ) -> str:
-    """Returns which of what a job asks for a cluster does not have.
+    """Returns the requested resources of a job that a cluster does not have.
 
     >>> missing(groups(["worker:0", "worker:1"], {"CPU": 1}, 1), [{"CPU": 8}], {"CPU": 8})
     'it needs 2 GPU, and the cluster has 0'

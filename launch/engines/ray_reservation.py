@@ -1,4 +1,4 @@
-"""Reserves what a job needs of a Ray cluster: all of it, or nothing."""
+"""Reserves the resources of a job in a Ray cluster: all of them, or none."""
 
 import random
 import time

@@ -43,7 +43,7 @@ class SlurmJob:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if it waits for what does not come by itself."""
+        """True if it waits for an event that does not come by itself."""
         return self.state in PENDING and bool(_HOPELESS.fullmatch(self.reason))
 
 

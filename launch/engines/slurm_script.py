@@ -1,4 +1,4 @@
-"""The batch script of a job of Slurm: a pure function of what the user asked for."""
+"""The batch script of a job of Slurm: a pure function of the user's request."""
 
 import os
 import re

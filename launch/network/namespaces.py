@@ -57,7 +57,7 @@ class Network:
         return received, sent
 
     def shape(self, rate: str | None, burst: str = _BURST) -> None:
-        """Limits what each host sends and receives, to a rate of `tc` such as `1gbit`.
+        """Limits the traffic of each host to a rate of `tc` such as `1gbit`.
 
         `burst` is what may pass at once after a pause; a rate of None is no limit.
         """
@@ -156,7 +156,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _remove_strays() -> None:
-    """Removes what a killed process left behind."""
+    """Removes the leftovers of a killed process."""
     listed = subprocess.run(
         ["ip", "-o", "link"], check=False, capture_output=True, text=True
     ).stdout

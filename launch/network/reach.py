@@ -1,4 +1,4 @@
-"""Protection of a job's ports on this machine, and what to tell the user of it.
+"""Protection of a job's ports on this machine, and the notice for the user.
 
 Anyone who can reach the port of a TensorFlow server can run code there.
 """

@@ -47,7 +47,7 @@ _READ = (
 
 @functools.cache
 def source(program: str) -> bytes:
-    """Returns the source of a program, after that of the modules that it imports."""
+    """Returns the source of a program, after its imported modules' source."""
     root = Path(__file__).parents[2]
     paths = {name: root.joinpath(*name.split(".")) for name in MODULES}
     texts = {

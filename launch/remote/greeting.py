@@ -38,7 +38,7 @@ def read_key() -> bytes:
 
 
 def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> None:
-    """Greets a pod, and tells it what the connection is for.
+    """Greets a pod, and tells it the purpose of the connection.
 
     Raises:
         StrangerError: If somebody else has answered.
@@ -54,7 +54,7 @@ def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> No
 
 
 def answer(link: socket.socket, key: bytes, task: str) -> dict[str, Any]:
-    """Greets a caller, and returns what it wants.
+    """Greets a caller, and returns its request.
 
     Raises:
         StrangerError: If the caller is not the job's launcher.

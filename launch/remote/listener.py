@@ -1,4 +1,4 @@
-"""The program of a pod: waits for the launcher of its job, and runs what that asks for.
+"""The program of a pod, which waits for its job's launcher, and runs its requests.
 
     LAUNCHER_KEY_FILE=... LAUNCHER_TASK_JOB=ps LAUNCHER_TASK_INDEX=0 \
         python -m launch.remote.listener

@@ -26,7 +26,7 @@ class Check(Protocol):
         ...
 
     def check(self) -> None:
-        """Looks, and acts on what it sees."""
+        """Polls once, and acts on the result."""
         ...
 
 

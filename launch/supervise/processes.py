@@ -134,7 +134,7 @@ def kill_descendants(
 
 
 def kill_strays(tasks: Sequence[int]) -> None:
-    """Kills what dead tasks have left behind: children that are not in `tasks`.
+    """Kills the leftovers of dead tasks: children that are not in `tasks`.
 
     Call `adopt_orphans` first.
     """
