@@ -46,7 +46,7 @@ def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def iterator_state(iterator: Any) -> tf.Tensor:
-    """Returns where an iterator of a dataset is, with what it holds: a variant.
+    """Returns the position of an iterator of a dataset, with its buffers: a variant.
 
     Raises:
         tf.errors.OpError: If a dataset of its pipeline cannot tell.

@@ -51,7 +51,7 @@ def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 
 @contextlib.contextmanager
 def keeping_losses(model: keras.Model) -> Iterator[None]:
-    """Restores, at its end, what layers had passed to `add_loss` at its beginning."""
+    """Restores at its end the losses that layers had added at its beginning."""
     layers = model._flatten_layers()
     kept = [(each, each._losses[:], set(each._loss_ids)) for each in layers]
     try:
@@ -153,7 +153,7 @@ def losses_of_call(operation: Any) -> list[Any]:
 
 
 def set_value(variable: keras.Variable, value: Any) -> None:
-    """Replaces what holds a Keras variable's value."""
+    """Replaces the holder of a Keras variable's value."""
     variable._value = value
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's workers: what they run, and how they come back."""
+"""The coordinator's workers: their functions, and their return after a loss."""
 
 import copy
 import functools
@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 from tfdist._tf.execution import prepared_as_told
 
 NOT_HERE_YET = "has not joined yet"
-"""Ends what the coordinator logs about a worker that is absent at the start."""
+"""The end of the coordinator's log line about a worker absent at the start."""
 
 
 def run_on_devices(
@@ -195,7 +195,7 @@ def run_on_workers(
     function: Any,
     workers: Collection[int],
 ) -> dict[int, Any]:
-    """Runs a `ConcreteFunction` once on each of these workers, after what they run now.
+    """Runs a `ConcreteFunction` once on each of these workers, after their current one.
 
     Returns what `has_run` and `was_lost` take, by the index of the worker.
     """
@@ -232,7 +232,7 @@ def values_per_worker(variable: Any) -> Sequence[Any]:
 
 
 def of_this_worker(handles: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns, of one handle per worker, that of the worker that is to run the function.
+    """Returns the handle of the worker that is to run the function.
 
     Call it where a function is traced that a coordinator sends to workers, which are
     observed.
