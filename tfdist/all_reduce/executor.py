@@ -149,7 +149,7 @@ def _take(
     sends: Sequence[int],
     message: tf.Tensor,
 ) -> None:
-    """Adds a message to what a device holds, or puts it in its place."""
+    """Adds a message to a device's chunks, or replaces them."""
     own = [held[chunk][segment] for chunk in sends]
     others = _like(own, tf.cast(message, own[0].dtype))
     for chunk, mine, other in zip(sends, own, others, strict=True):

@@ -1,4 +1,4 @@
-"""Half precision on the wire: what a message is sent as, and whether it fits."""
+"""Half precision on the wire: the dtype of a message, and whether it fits."""
 
 from typing import Any
 
