@@ -122,7 +122,7 @@ class KeptFit(keras.callbacks.Callback):
             append_to_logs(self._callbacks)
 
     def _read(self) -> bytes:
-        """Reads the newest checkpoint that is whole, and returns what the others need."""
+        """Reads the newest intact checkpoint, and returns the others' part of it."""
         assert self._store
         for path in self._store.whole():
             try:
