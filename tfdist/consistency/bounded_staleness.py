@@ -1,4 +1,4 @@
-"""No worker gets more than some steps ahead of what another has read. Pure."""
+"""Bound on how far a worker gets ahead of what another has read. Pure."""
 
 import math
 from collections.abc import Iterable
