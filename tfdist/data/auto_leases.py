@@ -129,7 +129,7 @@ def _paths(parts: Parts) -> tuple[str, ...]:
 
 
 def _check(reads: Any) -> None:
-    """Checks that a worker computes what the chief would."""
+    """Checks that a worker computes the same as the chief would."""
     constants = [node for node in reads.node if node.op == "Const"]
     size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
     if size > MAX_CONSTANT_BYTES:

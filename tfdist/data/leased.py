@@ -216,7 +216,7 @@ class LeasedDataset(_tf.SameDataset):
         return self._ordered(self.leases.skip(*args, **options))
 
     def shard(self, *args: Any, **options: Any) -> Any:
-        """Takes one lease of so many."""
+        """Takes one lease of several."""
         return self._ordered(self.leases.shard(*args, **options))
 
     def prefetch(self, *args: Any, **options: Any) -> Any:

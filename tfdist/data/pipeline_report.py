@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfdist.views import render, table_of
 
 MIN_SHARE = 0.1
-"""Below this share of a step, reading is not what limits training."""
+"""The share of a step below which reading does not limit training."""
 
 _SLOW = 3.0
 _HELPS = {
@@ -119,7 +119,7 @@ class PipelineReport:
 
 
 def _kind(stage: str) -> str:
-    """Returns which of the helps is for a stage.
+    """Returns the kind of advice for a stage.
 
     >>> _kind("map 2 (parse)"), _kind("padded_batch")
     ('map', 'batch')
