@@ -144,7 +144,7 @@ def combined(
     bag: batch.Bag,
     combiner: str,
 ) -> tf.Tensor:
-    """Combines what the shards have sent, on the worker: `[batch, dim]`."""
+    """Combines the messages of the shards, on the worker: `[batch, dim]`."""
     sums = tf.add_n(
         [
             sum_of_block(block, route, bag.num_segments)

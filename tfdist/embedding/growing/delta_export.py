@@ -1,4 +1,4 @@
-"""Writes the tables of a model while it trains: all rows at first, then what has changed."""
+"""Writes the tables of a model while it trains: all rows first, then changes."""
 
 import os
 import shutil
@@ -122,7 +122,7 @@ class DeltaExport(keras.callbacks.Callback):
             self.export()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Exports what the last epochs have changed, if it was not time at their ends."""
+        """Exports the changes of the last epochs, if it was not time at their ends."""
         if not self._is_due:
             self.export()
 

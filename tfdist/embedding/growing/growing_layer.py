@@ -181,7 +181,7 @@ class GrowingLayer(keras.layers.Layer):
         return rows
 
     def upsert(self, ids: Any, rows: Any) -> int:
-        """Sets rows, and creates those that are missing, whatever the admission.
+        """Sets rows, and creates missing ones, regardless of the admission.
 
         Optimizer slots of a row that is there already stay as they are.
 

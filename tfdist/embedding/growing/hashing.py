@@ -1,4 +1,4 @@
-"""Ids as well-mixed numbers: which ps has an id, and what its row begins with.
+"""Ids as well-mixed numbers, which decide an id's ps and its row's first values.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
 Splittable Pseudorandom Number Generators", figure 14): a bijection of 64 bits.

@@ -263,7 +263,7 @@ class Shard:
         return self.origin.read()[0]
 
     def used(self) -> tf.Tensor:
-        """Returns how many rows were ever used, that of absent ids included."""
+        """Returns how many rows were ever used, the row of absent ids included."""
         return self._state.read()[_USED]
 
     def size(self) -> int:
