@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Aggregation(Protocol):
-    """Makes one update of those of all clients of a round."""
+    """Makes one update of the updates of all clients of a round."""
 
     def check(self, clients: int) -> None:
         """Checks that a round has enough clients.

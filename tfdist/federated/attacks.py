@@ -1,4 +1,4 @@
-"""Attacks: what clients send in place of their updates, to measure rules against.
+"""Attacks that replace clients' updates, to measure rules against.
 
 An attack sees the updates of all clients of a round, as the strongest attacker would.
 """

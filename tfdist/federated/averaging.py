@@ -1,4 +1,4 @@
-"""`FederatedAveraging`: what a server asks of its clients, and does with their answers."""
+"""`FederatedAveraging`: a server's requests to clients, and use of their answers."""
 
 import dataclasses
 import math

@@ -37,7 +37,7 @@ class Contributions:
         self._terms: dict[int, tuple[np.ndarray, ServerState]] = {}
 
     def add(self, updates: Sequence[ClientUpdate]) -> None:
-        """Adds the parts of a round's update, and what momentum adds for others."""
+        """Adds the parts of a round's update, and the momentum of other clients."""
         total = sum(each.examples for each in updates)
         parts = {
             each.client: each.examples / total * each.change.astype(np.float64)

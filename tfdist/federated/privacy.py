@@ -1,4 +1,4 @@
-"""Differential privacy of the average: clipping, noise, and what they guarantee.
+"""Differential privacy of the average: clipping, noise, and their guarantees.
 
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018: each
 client's update is clipped to a norm S, the server adds Gaussian noise to the sum, and an

@@ -20,7 +20,7 @@ _NOISE = 4  # Behind a seed, so that draws for different purposes differ.
 
 
 class Server:
-    """The model of a federation, and what becomes of it.
+    """The model of a federation, and its updates by rounds.
 
     Args:
         averaging: The algorithm.

@@ -22,7 +22,7 @@ _CALL_BYTES = 2**27  # The most that one call returns.
 
 
 class ClientTraining:
-    """Makes updates: what local steps from the server's weights have changed.
+    """Makes updates: the changes of local steps from the server's weights.
 
     It trains with the loss and the optimizer that the model was compiled with. Each client
     begins each round with a fresh state of the optimizer, as federated averaging has it.
