@@ -64,7 +64,7 @@ def show(argv: Sequence[str], env: Sequence[str]) -> None:
 
 
 def become(request: ForkRequest, files: Sequence[int], parent: int) -> None:
-    """Replaces what this process has inherited from the fork server.
+    """Replaces the state that this process has inherited from the fork server.
 
     The files are one for each of `request.fds`. The process dies with `parent`, which
     adopts it soon. Raises OSError if its directory is gone.
