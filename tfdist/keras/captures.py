@@ -1,4 +1,4 @@
-"""Finds what a traced step uses on the chief, under names that the user knows."""
+"""Finds objects of the chief that a traced step uses, under the user's names."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -17,7 +17,7 @@ class MetricState(Protocol):
     """The state of a model's metrics while steps write them, for `StepLogs`."""
 
     def add(self) -> None:
-        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+        """Adds the step's changes of the metrics, at the end of a traced step."""
 
     def whole(self, logs: Any) -> Any:
         """Returns the logs of such a step, as if it had read the metrics at once."""

@@ -233,7 +233,7 @@ def _patch_compiled_metrics(owner: Any) -> None:
 
 
 def _outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
-    """Returns the error for what was done, and is allowed only under `strategy.run`."""
+    """Returns the error for a call that is allowed only under `strategy.run`."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         way_out = (
             f"{_IN_RUN}, and schedule that call by a "

@@ -49,7 +49,7 @@ def noting() -> Iterator[dict[int, str]]:
 
 
 def check_writes(rehearsed: dict[int, str], traced: dict[int, str], step: str) -> None:
-    """Checks that a trace of a step writes what its rehearsal did."""
+    """Checks that a trace of a step writes the same as its rehearsal."""
     lost = [path for key, path in rehearsed.items() if key not in traced]
     if lost:
         raise LostWritesError(
