@@ -68,7 +68,7 @@ class Activity:
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Records what the main thread waits for."""
+        """Records the main thread's wait."""
         before = self._waiting
         self._waiting = (what, time.monotonic())
         try:

@@ -1,4 +1,4 @@
-"""Decides whether training has stalled, what it waits for, and what to do."""
+"""Decides whether training has stalled, the cause, and the reaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def lines(
     steps: Mapping[str, int],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Returns one line per task: what it was last seen doing."""
+    """Returns one line per task with its last known activity."""
     busy = seen.busy or {}
     said = []
     for task in tasks:

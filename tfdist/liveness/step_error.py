@@ -1,4 +1,4 @@
-"""Shorten what TensorFlow says of a failed step, in its errors and in its log.
+"""Shortens TensorFlow's messages about a failed step, in errors and in its log.
 
 TensorFlow prints the stack of every operation that the failed one was traced through,
 twice. The facts that a user needs are at the end: the error, and the line of the
@@ -143,7 +143,7 @@ def is_about_shapes(text: str) -> bool:
 
 
 def without_details(text: str) -> str:
-    """Returns a message up to what gRPC, or the name of an operation, adds to it."""
+    """Returns a message without the additions of gRPC, or an operation's name."""
     return _AFTER_THE_REASON.split(text)[0]
 
 
@@ -165,7 +165,7 @@ def _origin(text: str) -> str:
 
 
 class CoordinatorLog(logging.Filter):
-    """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
+    """Shortens the log of TensorFlow's coordinator about a failed step to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shortens the coordinator's records; drops those of errors that it raises.

@@ -82,7 +82,7 @@ class Watchdog:
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises in the calling thread what the watchdog has found."""
+        """Raises the watchdog's error in the calling thread."""
         error, self._error = self._error, None
         if error is not None:
             # `_raise` waits for this, and otherwise exits the process.
