@@ -13,7 +13,7 @@ from tfdist.peers import callbacks
 
 
 class EpochLogs(keras.callbacks.Callback):
-    """Makes the logs of an epoch those of all workers, and adds `received_bytes`.
+    """Averages the logs of an epoch over all workers, and adds `received_bytes`.
 
     First of all callbacks, so that the others see the same logs on every worker, and
     decide alike. Logs are averaged if `is_mean`: workers that keep models of their own

@@ -156,7 +156,7 @@ class Coder:
 
 
 class ErrorFeedback:
-    """Sends vectors, one after the other, and adds to each what the last one has lost.
+    """Sends vectors one by one, and adds to each the rounding error of the last one.
 
     So the sum of what was sent is the sum of what was meant, less one residual: errors
     do not add up over rounds, and a change too small to be sent alone is sent later.
@@ -171,7 +171,7 @@ class ErrorFeedback:
         self.residual = np.zeros(0)
 
     def send(self, vector: np.ndarray, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the bytes of a vector, and what a reader of them finds.
+        """Returns the bytes of a vector, and the vector that a reader gets.
 
         The vector begins at `begin`, a cut, of the one that it is part of. A reader
         gets the elements in its dtype.

@@ -1,4 +1,4 @@
-"""A part of a model that is mixed by itself: what it sends, and what it becomes."""
+"""A part of a model that is mixed by itself."""
 
 from collections.abc import Callable
 from typing import Any
@@ -106,7 +106,7 @@ class Fragment:
         return [self._reference, *(np.asarray(each.numpy()) for each in outer)]
 
     def take_over(self, mixes: int, arrays: list[np.ndarray]) -> None:
-        """Goes on from what another worker's `hand_over` returned, after its mixes."""
+        """Continues from another worker's `hand_over`, after its mixes."""
         self.mixes = mixes
         self._reference, *values = arrays
         outer = self._outer.variables if self._outer is not None else []

@@ -42,7 +42,7 @@ class LocalPeers:
 
     @property
     def present(self) -> list[int]:
-        """The indices of those that take part."""
+        """The indices of the workers that take part."""
         return self._members.present
 
     @property

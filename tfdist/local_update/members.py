@@ -53,7 +53,7 @@ class Members:
         self.versions[worker] += self.versions[worker] % 2
 
     def hear(self, versions: Sequence[int]) -> None:
-        """Notes what another worker knows."""
+        """Adopts the newer knowledge of another worker."""
         self.versions = [
             max(mine, theirs)
             for mine, theirs in zip(self.versions, versions, strict=True)

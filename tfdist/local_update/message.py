@@ -16,7 +16,7 @@ NOTHING = -1
 """The key of a mailbox that holds no message yet."""
 
 LEFT = 1 << 62
-"""From here on, keys are those of workers that have left."""
+"""The first of the keys of workers that have left."""
 
 
 class Call(enum.IntEnum):

@@ -166,7 +166,7 @@ class Mix:
         )
 
     def _agree(self) -> None:
-        """Averages what workers compare their models with, of all fragments.
+        """Averages the states that workers compare models with, of all fragments.
 
         A worker that is lost in a mix leaves the others with different parts. Models become
         equal in the next mix; what they are compared with does not. All know of the loss

@@ -1,4 +1,4 @@
-"""A worker that was lost and takes part again: what it asks for, and who decides.
+"""The return of a lost worker: its request, and the decision about it.
 
 It asks until the worker that leads has read it. That one says so to the others in the
 message of a mix: from the exchange after it, all of them count the worker again. Then the
@@ -22,7 +22,7 @@ _DIFFERS = (
 
 
 class RejoinError(RuntimeError):
-    """A worker that was started again cannot take part in what the others do."""
+    """A restarted worker cannot take part in the others' exchanges."""
 
 
 @dataclasses.dataclass
@@ -100,7 +100,7 @@ class Move(enum.Enum):
 
 
 def next_move(version: int, asked: int | None) -> Move:
-    """Decides what a worker that was started again does, by the version it has asked for.
+    """Decides the next move of a restarted worker, by the version it has asked for.
 
     >>> next_move(0, None).name  # Nobody has noticed that it was started again.
     'LEAVE'

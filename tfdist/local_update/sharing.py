@@ -41,7 +41,7 @@ class SharingPeers:
 
     @property
     def present(self) -> list[int]:
-        """The indices of those that share a batch."""
+        """The indices of the workers that share a batch."""
         return self._workers.present if self.fixed is None else list(self.fixed)
 
     @property
