@@ -1,4 +1,4 @@
-"""A model as a graph of layers with what they cost: plain data."""
+"""A model as a graph of layers with their costs: plain data."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class UnknownGraphError(ValueError):
 
 @dataclass(frozen=True)
 class LayerNode:
-    """One call of a layer, and what it costs.
+    """One call of a layer, and its costs.
 
     Attributes:
         name: The name, unlike that of any other node.
@@ -84,7 +84,7 @@ class LayerEdge:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """A model as nodes that compute and edges that carry what they compute.
+    """A model as nodes that compute and edges that carry their results.
 
     >>> graph = LayerGraph(
     ...     (LayerNode("a", 1.0, 2.0), LayerNode("b", 1.0, 2.0)),

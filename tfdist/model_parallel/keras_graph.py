@@ -188,7 +188,7 @@ class CallGraph:
         self._note(name, called.outputs)
 
     def graph(self) -> LayerGraph:
-        """Returns the graph of what was added."""
+        """Returns the graph of all added calls."""
         return LayerGraph(tuple(self._nodes), tuple(self._edges.values()))
 
     def _own_name(self, name: str) -> str:

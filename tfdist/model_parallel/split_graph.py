@@ -177,5 +177,5 @@ def part_names(name: str, split: Split) -> list[str]:
 
 
 def join_name(name: str) -> str:
-    """Returns the name of what joins the parts of a layer."""
+    """Returns the name of the join of a layer's parts."""
     return f"{name}_join"

@@ -1,4 +1,4 @@
-"""A graph of layers on some devices, by numbers: what simulation and search work on."""
+"""A graph of layers on some devices, by numbers, for simulation and search."""
 
 import math
 from collections.abc import Sequence
