@@ -96,7 +96,7 @@ class Parts:
 
 
 def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Parts:
-    """Builds what a strategy needs that is connected to its cluster."""
+    """Builds the parts of a strategy that are connected to its cluster."""
     activity = cluster.activity
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     # Before anything else uses the coordinator: to it, each device is a worker.

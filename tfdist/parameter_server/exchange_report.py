@@ -43,7 +43,7 @@ class ExchangeReport:
 
 
 class Exchanges:
-    """Notes what the steps of a strategy write, and warns of what they may lose.
+    """Notes the writes of a strategy's steps, and warns of updates that they may lose.
 
     Args:
         workers: The number of workers.

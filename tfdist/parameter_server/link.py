@@ -12,7 +12,7 @@ _TRIES = 4
 _ENOUGH = 0.5
 
 FASTEST = 2.5e-9
-"""The least time per byte, in seconds, of a link that binds: that of 400 MB/s.
+"""The least seconds per byte of a link that is a bottleneck, as at 400 MB/s.
 
 Within a machine, and on faster networks, what binds is the processors that copy.
 """

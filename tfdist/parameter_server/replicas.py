@@ -37,7 +37,7 @@ class Replica:
 def replicas_of(
     num_workers: int, devices: Iterable[str], kind: str = KIND
 ) -> tuple[Replica, ...]:
-    """Returns the replicas of all workers, those of a worker one after the other.
+    """Returns the replicas of all workers, worker by worker.
 
     A worker that is not here yet is taken to have what the others have.
 

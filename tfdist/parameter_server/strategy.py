@@ -270,7 +270,7 @@ class ParameterServerStrategy(
         batches: int = 32,
         step_seconds: float | None = None,
     ) -> PipelineReport:
-        """Measures what a pipeline costs each worker, stage by stage, and what would help.
+        """Measures the cost of a pipeline on each worker, by stage, and advises.
 
         Each worker reads so many batches alone, once for each stage: call it between calls
         of `fit`. As any iteration, it takes one of the orders of a dataset that shuffles.

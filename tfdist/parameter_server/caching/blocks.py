@@ -72,7 +72,7 @@ class Block:
 
     @property
     def specs(self) -> BlockState:
-        """The specs of what a worker keeps."""
+        """The specs of a worker's state of the block."""
         one, *slots = (
             tf.TensorSpec(each.shape, each.dtype)
             for each in (self._weight, *self._slots)
@@ -283,7 +283,7 @@ def _fetch(
 def _first(
     is_warm: tf.Tensor, slots: Sequence[tf.Tensor], fetched: Sequence[tf.Tensor]
 ) -> Sequence[tf.Tensor]:
-    """Returns slots: those that a worker has, or what it has fetched."""
+    """Returns slots: the worker's own, or those that it has fetched."""
 
     def reshaped() -> list[tf.Tensor]:
         both = zip(fetched, slots, strict=True)

@@ -32,7 +32,7 @@ _log = logging.getLogger("tfdist")
 
 
 class CachedSteps:
-    """A step on what its worker keeps.
+    """A step on values that its worker keeps.
 
     Args:
         step: The step, which reads and writes the variables themselves.
@@ -133,7 +133,7 @@ class CachedSteps:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The specs of what `run` takes and returns of what the worker keeps."""
+        """The specs of the worker's values that `run` takes and returns."""
         handles = [tf.TensorSpec([], tf.resource)] * len(self._table_specs)
         return [*self._state_specs, *handles]
 
@@ -245,7 +245,7 @@ class Caches:
         self._used[id(steps.first)] = steps.first
 
     def flush(self) -> None:
-        """Collects what every worker has kept back, and waits for it.
+        """Collects the changes that workers hold back, and waits for them.
 
         Cost: a message to each worker; from each, what has changed.
 

@@ -49,7 +49,7 @@ class WhenChangedReport:
 
     @property
     def bytes_of_each_step(self) -> float:
-        """The bytes of the same if each step reads and writes what it uses."""
+        """The bytes of the same if each step reads and writes all its variables."""
         used = sum(
             each.size * (self.steps if each.looked_up is None else each.looked_up)
             for each in self.blocks

@@ -47,7 +47,7 @@ class Table:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The specs of what a worker keeps of it: zeros at first."""
+        """The specs of a worker's values of it: zeros at first."""
         weight, *slots = self.variables
         one = tf.TensorSpec(weight.shape, weight.dtype)
         rows = weight.shape[:1]

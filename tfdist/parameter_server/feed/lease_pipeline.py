@@ -38,7 +38,7 @@ class Pipeline:
 
 
 def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces what reads a lease: the arguments of a `Pipeline`.
+    """Traces the reader of a lease: the arguments of a `Pipeline`.
 
     Raises:
         OnlyTheChiefReads: If workers cannot run it.
@@ -52,7 +52,7 @@ def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
 
 
 def _inputs_of(function: Any) -> list[tf.Tensor]:
-    """Returns the inputs of a function without those for what it has captured."""
+    """Returns the inputs of a function without those for its captures."""
     return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
 
 

@@ -91,7 +91,7 @@ class LeasedBatches(ChiefBatches):
         return self.files
 
     def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
-        """Returns the error of a step on some leases, with what these stand for."""
+        """Returns the error of a step on some leases, with a description of them."""
         told = f"{error.message}\n  while it read {self._describe(argument)}"
         if changed := self.files.what_changed(error.message):
             told = told.replace(_NO_RECORD, "no record begins where its lease says")

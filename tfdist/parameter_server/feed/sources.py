@@ -88,7 +88,7 @@ class ChiefBatches(Source):
         return self.read(of_row) + [_parsed(row[-1], spec) for spec in tickets]
 
     def read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the tensors of a batch, given what its row has."""
+        """Returns the tensors of a batch, given the contents of its row."""
         return of_row
 
 

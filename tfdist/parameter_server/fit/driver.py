@@ -287,7 +287,7 @@ class ParameterServerDriver(DefaultDriver):
     def pipeline_report(
         self, dataset: Any, batches: int, step_seconds: float | None
     ) -> PipelineReport:
-        """Measures what a pipeline costs on the workers; see the strategy."""
+        """Measures the cost of a pipeline on the workers; see the strategy."""
         seconds = self._step_time.seconds
         if step_seconds is None and seconds is not None:
             step_seconds = seconds * self.strategy.num_replicas

@@ -73,7 +73,7 @@ class Pace:
         self.start(0)
 
     def start(self, finished: int) -> None:
-        """Leaves out of the measurement what came before, as between two epochs."""
+        """Restarts the measurement, as between two epochs."""
         self._since, self._finished_then = self._clock(), finished
 
     def steps(self, finished: int) -> int:

@@ -24,7 +24,7 @@ class StalenessLogs(keras.callbacks.Callback):
         self._before: StalenessReport | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remembers what was counted before."""
+        """Remembers the earlier counts."""
         self._before = self._strategy.gates.report()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -80,7 +80,7 @@ class RoundGate(Gate):
         self._on_worker: Any = None
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
-        """Notes what the step being traced waits for, and whether it is part of a round.
+        """Notes the entry of the traced step, and whether it is part of a round.
 
         It is not if it came too early, since a worker was lost; it will be sent again.
         """
@@ -93,7 +93,7 @@ class RoundGate(Gate):
         self._on_worker = self._meter.times_on_worker(self.scope)
 
     def admitted(self, arrived: tf.Tensor, counts: tf.Tensor) -> None:
-        """Notes by what its gradient has arrived, and whether it counts."""
+        """Notes the arrival of its gradient, and whether it counts."""
         self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
         self._counts = counts
 

@@ -61,7 +61,7 @@ class Gates:
 
     @functools.cached_property
     def _meter(self) -> Meter:
-        """On the ps with the most bytes, whose messages carry what a gate needs."""
+        """The meter, on the ps with the most bytes, so that it needs no extra messages."""
         # Variables exist by now: a gate is first asked for when a step is traced.
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
@@ -95,7 +95,7 @@ class Gates:
         return report
 
     def write_timeline(self) -> None:
-        """Adds to the file what was recorded since it was written last."""
+        """Adds the records since the last write to the file."""
         if self._timeline is not None and self._gates:
             times = self._meter.take_times()
             self._timeline.add(events_of(times, self._names))

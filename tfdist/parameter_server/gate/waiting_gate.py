@@ -133,7 +133,7 @@ class WaitingGate(Gate):
         return now - since, now
 
     def clear_lines(self) -> None:
-        """Takes out what nobody waits for any longer."""
+        """Takes out the tickets that nobody waits for any longer."""
         with tf.device(self.device):
             for each in self.lines:
                 each.dequeue_many(each.size())

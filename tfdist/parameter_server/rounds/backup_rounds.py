@@ -14,7 +14,7 @@ from tfdist.variables.resources import Numbers, Resource
 
 
 class FollowingTurnstile(Turnstile):
-    """The turnstile of a ps that does what the lead has decided."""
+    """The turnstile of a ps that follows the decisions of the lead."""
 
     def admit_as(self, counts: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         """Adds a gradient that counts, unless it is there already.

@@ -1,4 +1,4 @@
-"""The rounds of a model: what its workers' steps do, and the update that ends each."""
+"""The rounds of a model: its workers' steps, and the update that ends each."""
 
 from collections.abc import Callable
 from typing import Any

@@ -52,7 +52,7 @@ def pack(
     seconds_per_byte: float = 0.0,
     narrow: Collection[str] = (),
 ) -> PackedGraph:
-    """Packs what the tasks of a step send each other.
+    """Packs the messages between the tasks of a step.
 
     Cost: two copies of each packed tensor, in exchange for one message per tensor. Where
     large messages take turns, each but the first of them costs a signal.

@@ -47,7 +47,7 @@ def waits_of(
 
 
 def device_of(task: str) -> str:
-    """Returns the device of a task; that of the worker is the default, and empty."""
+    """Returns the device of a task; the worker's is the default, and empty."""
     if task == WORKER:
         return ""
     job, _, index = task.partition(":")

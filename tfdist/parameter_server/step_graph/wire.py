@@ -121,7 +121,7 @@ def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
 
 
 def _dtype_of(parts: Sequence[Part]) -> tf.DType:
-    """Returns the dtype of the vector: that of all parts, if they have the same."""
+    """Returns the dtype of the vector: the parts' own, if they have the same."""
     dtypes = {part.dtype for part in parts}
     dtypes |= {_SHAPE for part in parts if not part.is_static}
     return dtypes.pop() if len(dtypes) == 1 else _WORD

@@ -48,7 +48,7 @@ class MetricSums:
         self._written = -1
 
     def add(self) -> None:
-        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+        """Adds the step's changes of the metrics, at the end of a traced step."""
         added = (
             [_added(each, self._dtype) for each in self._holders]
             if self._are_sums

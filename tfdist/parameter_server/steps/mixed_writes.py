@@ -55,7 +55,7 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
 
 
 class _Variable:
-    """A variable of a step, and its own value in what the step writes.
+    """A variable of a step, and its own value in the value that the step writes.
 
     `behind` has `_variables_behind` of each graph, for all variables.
     """

@@ -1,4 +1,4 @@
-"""The functions that were sent to workers, until the weights have what they computed."""
+"""The functions sent to workers, until the weights have their results."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class SentFunctions:
     def keep_until(
         self, function: SentFunction, is_applied: Callable[[], bool]
     ) -> None:
-        """Keeps one that has ended until the weights have what it computed."""
+        """Keeps a function that has ended until the weights have its results."""
         if not is_applied():
             self._prune()
             self._unapplied.append((function, is_applied))

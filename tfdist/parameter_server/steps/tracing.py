@@ -1,4 +1,4 @@
-"""Traces a model's step for the workers, which need what only the chief may have so far.
+"""Traces a model's step for workers, which need objects that only the chief has.
 
 A preprocessing layer creates its table in `adapt`, on the chief only. The table never
 changes after that, so each worker can have a copy.

@@ -158,7 +158,7 @@ class WorkerFunction:
     def _from_cache(
         self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
-        """Adds steps on what the worker keeps; returns the result of the last one."""
+        """Adds steps on the worker's kept values; returns the last one's result."""
         cached = self.cached_steps
         assert cached
         key = source.key, 1

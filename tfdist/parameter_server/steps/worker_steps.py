@@ -215,7 +215,7 @@ class WorkerSteps:
         return self._traced[structure.key, gate]
 
     def _caching(self, step: StepGraph) -> CachedSteps:
-        """Returns a step on what its worker keeps."""
+        """Returns a step on values that its worker keeps."""
         captured = [outside for outside, _ in step.function.graph.captures]
         # Nothing is learned in a test, so any change of others is one.
         rate = _learning_rate_of(self._model, captured) if self._is_training else _none
