@@ -14,7 +14,7 @@ from tfdist.pipeline.pipeline import Stage
 
 @contextlib.contextmanager
 def scaled_activities(operation: Any, share: float) -> Iterator[None]:
-    """Weighs what activity regularizers add by a microbatch's share of a batch's rows.
+    """Weighs the losses of activity regularizers by a microbatch's share of rows.
 
     Layers' losses are weighted by that share, as a mean over examples must be. Keras
     added sums over examples in older versions; they are divided by the share here.

@@ -1,4 +1,4 @@
-"""A model in one order of its layers, and what stages of it cost."""
+"""A model in one order of its layers, and the costs of its stages."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise

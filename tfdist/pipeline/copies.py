@@ -14,7 +14,7 @@ from tfdist.pipeline.pipeline import Stage
 from tfdist.pipeline.recompute import Found, refuse_weight
 
 LossesOf = Callable[[Any], list[Any]]
-"""Returns what the last call of an operation passed to `add_loss`."""
+"""Returns the losses that the last call of an operation added."""
 
 
 class Originals:
@@ -98,7 +98,7 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
 
 
 def assign_changes(replicas: list[Copies]) -> None:
-    """Assigns what the layers of a stage have changed: the mean over its replicas.
+    """Assigns the changes of a stage's layers: the mean over its replicas.
 
     Integers, as the states of random generators, are the first replica's.
     """

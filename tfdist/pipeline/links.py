@@ -158,7 +158,7 @@ class StageLink:
         self._boxes[0].put(values)
 
     def send_on(self) -> None:
-        """Sends, in the next step, what waits at the sender."""
+        """Sends, in the next step, the values that wait at the sender."""
         self._boxes[1].put(self._boxes[0].take())
 
     def take(self) -> Any:
@@ -223,7 +223,7 @@ class StageLinks:
         return found
 
     def put_back(self, stage: int, gradients: ByMicrobatch) -> None:
-        """Sends gradients to the stages that computed what this one took."""
+        """Sends gradients back to the stages whose results this one took."""
         for (sender, to), ids in self.between.items():
             if to == stage:
                 self._ways[to, sender].put({each: gradients[each] for each in ids})

@@ -1,4 +1,4 @@
-"""A model cut into stages: which of its layers are where, and what crosses the cuts."""
+"""A model cut into stages: the place of its layers, and the tensors across cuts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

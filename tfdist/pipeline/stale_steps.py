@@ -162,7 +162,7 @@ class StaleSteps:
         return list(sums)
 
     def _gradients(self, tasks: Tasks, stage: int) -> tuple[list[Any], ByMicrobatch]:
-        """Returns the gradients by the weights of a stage, and by what it takes."""
+        """Returns the gradients by the weights of a stage, and by its inputs."""
         wanted, every = self._links.wanted[stage], range(len(self._parts))
         by_taken = [tasks.gradients(m, wanted) for m in every]
         return tasks.sums(stage), _by_id(wanted, by_taken)
@@ -245,7 +245,7 @@ class Flow:
         self._logs = {}
 
     def feed(self, batch: Any) -> dict[str, Any]:
-        """Takes in a batch; returns the logs of those that have reached the end."""
+        """Takes in a batch; returns the logs of batches that have reached the end."""
         tensors = tensors_of(batch)
         form = Form(batch, tensors)
         if self._form is not None and form.key != self._form.key:

@@ -188,7 +188,7 @@ class Tasks:
         return total_of([each.sums for each in self._replicas_of(number)], weights)
 
     def assign_changes(self) -> None:
-        """Assigns what layers have changed in copies of their variables."""
+        """Assigns the changes of layers in copies of their variables."""
         for number in range(len(self._pipeline.stages)):
             copies = [each.variables for each in self._replicas_of(number)]
             assign_changes([each for each in copies if isinstance(each, Copies)])
@@ -241,7 +241,7 @@ class Tasks:
     def _pass_on(
         self, number: int, microbatch: int, kept: _Kept, scale: Any
     ) -> list[Any]:
-        """Returns the gradients by what was taken, and by the weights."""
+        """Returns the gradients by the inputs, and by the weights."""
         weights = self._of(number, microbatch).variables.weights
         targets, gradients = [], []
         for id, value in kept.given.items():
