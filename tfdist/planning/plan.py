@@ -135,7 +135,7 @@ class Plan:
         )
 
     def receipt(self, report: "PlacementReport") -> "Receipt":
-        """Compares the plan with what a strategy's `placement_report()` says.
+        """Compares the plan with a strategy's `placement_report()`.
 
         Raises:
             TypeError: If `report` is not a `PlacementReport`.
@@ -203,7 +203,7 @@ class Receipt:
 
     @property
     def matches(self) -> bool:
-        """True if every ps holds exactly what was planned."""
+        """True if every ps holds exactly the planned bytes."""
         return self.predicted == self.actual
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from tfdist.placement.variable_spec import VariableSpec
 
 @dataclass(frozen=True)
 class Weight:
-    """A variable to place, and what matters for its placement.
+    """A variable to place, and its properties that matter for that.
 
     Attributes:
         spec: The variable.
