@@ -201,7 +201,7 @@ class Dense(keras.layers.Dense):
 
 
 def set_from(layer: Any, store: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Sets a split layer's weights from what a file has of them, in one piece."""
+    """Sets a split layer's weights from a file's, which are in one piece."""
     found = [np.asarray(store[str(at)]) for at in range(len(store.keys()))]
     count = 2 if getattr(layer, "use_bias", False) else 1
     if [each.shape for each in found] != list(shapes[:count]):
