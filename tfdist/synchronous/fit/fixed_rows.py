@@ -38,7 +38,7 @@ def _is_about_rows(text: str) -> bool:
 
 @contextlib.contextmanager
 def explained(has_fixed_rows: bool) -> Iterator[None]:
-    """Adds to the error of a step about a size or a shape what to write.
+    """Adds advice to the error of a step about a size or a shape.
 
     Args:
         has_fixed_rows: Whether a static size is known in one process. If not, a step that

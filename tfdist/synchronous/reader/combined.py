@@ -24,7 +24,7 @@ from tfdist.synchronous.reader.reduction import (
 def combined(
     tensor: Any, pairs: list[tuple[Any, Reduction]], kind_of: Callable[[Any], Reduction]
 ) -> Reduction:
-    """Returns the kind of what an operation computes from numbers without rows.
+    """Returns the kind of an operation's result on numbers without rows.
 
     Args:
         tensor: The result.

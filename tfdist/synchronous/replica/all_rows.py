@@ -21,7 +21,7 @@ _BYTES = [b"", *(bytes([byte]) for byte in range(256))]
 
 @tf.autograph.experimental.do_not_convert
 def whole_batch(tensor: Any) -> tf.Tensor:
-    """Returns the rows of the whole batch, for what does not separate over examples.
+    """Returns the rows of the whole batch, for functions that do not separate.
 
     For a `train_step` or `test_step` of one's own, and for layers. Under synchronous
     strategies, each replica computes from its part of the batch, and a function such as

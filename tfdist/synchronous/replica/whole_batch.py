@@ -92,7 +92,7 @@ def _error_of(step: ReplicaStep, value: tf.Tensor) -> IndivisibleLossError:
 def _part_of_terms(
     step: ReplicaStep, value: tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the part of a number of kind LINEAR, and what it is computed from."""
+    """Returns the part of a LINEAR number, and the numbers it is computed from."""
     if step.known_kinds is not None:
         raise _error_of(step, value)
     return computed_from_parts(
