@@ -29,7 +29,7 @@ DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A fused kernel, and what to call it with.
+    """A fused kernel, and its arguments.
 
     Attributes:
         op: The name in `tf.raw_ops`.

@@ -172,7 +172,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Sets the value, or adds what changed since this step read it.
+        """Sets the value, or adds the change since this step read it.
 
         Raises:
             NotAdditiveError: If a step sets a variable that sums over the workers,
