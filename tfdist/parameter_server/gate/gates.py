@@ -61,7 +61,7 @@ class Gates:
 
     @functools.cached_property
     def _meter(self) -> Meter:
-        """The meter, on the ps with the most bytes, so that it needs no extra messages."""
+        """The meter on the ps with the most bytes, whose messages carry the gate's data."""
         # Variables exist by now: a gate is first asked for when a step is traced.
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
