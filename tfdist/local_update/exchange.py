@@ -1,7 +1,7 @@
 """Collective computations on what the workers put into their mailboxes.
 
-It works on any `Transport`, with numpy alone. A worker that is lost leaves: the others go
-on without it.
+They work on any `Transport`, with numpy alone. A lost worker leaves, and the others go on
+without it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """The return of a lost worker: its request, and the decision about it.
 
-It asks until the worker that leads has read it. That one says so to the others in the
-message of a mix: from the exchange after it, all of them count the worker again. Then the
-lead hands over its state, and the worker continues from there.
+The worker asks until the lead has read its request. The lead tells the others in the
+message of a mix, and from the next exchange on all of them count the worker again. Then
+the lead hands over its state, and the worker continues from there.
 """
 
 import copy

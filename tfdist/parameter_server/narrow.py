@@ -1,8 +1,8 @@
 """Values that workers send in bfloat16, with feedback of the rounding error.
 
-The upper half of a float32 has its range and 8 significant bits. A gradient so rounded keeps
-its error on the worker, which adds it to the gradient of its next step: so the sum of what
-was sent is the sum of what was meant, less one rounding. Sources: Seide et al., "1-Bit
+The upper half of a float32 has its range and 8 significant bits. The worker keeps the
+rounding error of a gradient, and adds it to the gradient of its next step. So the sum of
+all sent gradients is the exact sum, less one rounding. Sources: Seide et al., "1-Bit
 Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback Fixes
 SignSGD and other Gradient Compression Schemes", ICML 2019. A weight has no feedback: each
 step reads it anew, and the ps keep all of its bits.

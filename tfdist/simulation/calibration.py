@@ -16,8 +16,8 @@ LINK_EFFICIENCY = 0.956
 SPREAD = 0.5
 """The variation of a step's parts, relative to their means: an assumption.
 
-The one number that no run with one worker tells. It was chosen with the two files of
-docs/speedup.md.
+It is the only number that no run with one worker measures. It was chosen with the two
+files of docs/speedup.md.
 """
 
 FAIR_SHARE = 0.5

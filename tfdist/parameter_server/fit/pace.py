@@ -11,7 +11,7 @@ from typing import Any
 MESSAGES_PER_WORKER = 4
 """The number of messages in flight per worker.
 
-It has one to run and a few queued behind it, so that it never waits for the chief.
+A worker has one to run and a few in its queue, so that it never waits for the chief.
 TensorFlow's own queue has room for 256k, and would keep the batches of all in memory.
 """
 

@@ -1,8 +1,8 @@
 """Rules for the effect of each operation on the rows of a batch.
 
 The list has the operations that are known to keep examples apart. All others are
-refused, because no known violation is no proof that an example's value is its own.
-`shape_rules` has the operations that move elements.
+refused, because the lack of a known violation proves nothing. `shape_rules` has the
+operations that move elements.
 """
 
 from tfdist.synchronous.reader import shape_rules
