@@ -70,8 +70,8 @@ class ClientBehavior:
         for name, numbers in (("attackers", self.attackers), ("dropout", vanishing)):
             if strangers := sorted(set(numbers) - set(range(num_clients))):
                 raise ValueError(
-                    f"{name} must be numbers of clients, 0 to {num_clients - 1}; "
-                    f"received {strangers}"
+                    f"{name} are numbers of clients, 0 to {num_clients - 1}; received "
+                    f"{strangers}"
                 )
         if self.seconds is not None and len(self.seconds) != num_clients:
             raise ValueError(

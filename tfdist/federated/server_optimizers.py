@@ -113,4 +113,4 @@ def _check(learning_rate: float, **decays: float) -> None:
         raise ValueError(f"the learning rate is above 0; received {learning_rate}")
     for name, decay in decays.items():
         if not 0 <= decay < 1:
-            raise ValueError(f"{name} must be from 0 to below 1; received {decay}")
+            raise ValueError(f"{name} is from 0 to below 1; received {decay}")

@@ -38,9 +38,8 @@ class GrowingTable:
     """Looks ids up in a variable, each in the row that it was given.
 
     Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. The index from
-        ids
-    to rows stays on the ps, and so does the row's number between a step's lookup and
-    its update.
+    ids to rows stays on the ps, and so does the row's number between a step's lookup
+    and its update.
 
     Args:
         variable: The rows, in as many shards as there are ps, or in one piece.

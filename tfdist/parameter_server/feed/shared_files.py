@@ -21,8 +21,7 @@ class SharedFiles:
     """Compares files, and remembers those that all workers have.
 
     Cost: the chief and each worker read 2 KiB of each file that is new or has changed,
-        and
-    each worker sends 8 bytes. For other files, the chief alone asks for size and time.
+    and each worker sends 8 bytes. The chief alone asks for other files' size and time.
     """
 
     def __init__(self, strategy: Any) -> None:
