@@ -25,7 +25,7 @@ class LostVariablesError(RefusalError):
 
 
 class _Lost:
-    """A lost variable or table; each use of it raises an error.
+    """A variable or a table that was lost, of which each use raises an error.
 
     Attributes:
         lost: The message of that error. The handle has it too, for `check_not_lost`.
@@ -93,7 +93,7 @@ def _lost(kind: type) -> type:
 
 def _kept() -> dict[int, tuple[Any, str]]:
     """Returns the variables and tables of this process, by identity, with their names."""
-    # Compare types, because `isinstance` takes a second for all objects of a process.
+    # By their types: `isinstance` takes a second for all objects of a process.
     kinds = {each for kind in (tf.Variable, *_TABLES) for each in _kinds(kind)}
     layers = set(_kinds(keras.Layer))
     objects = gc.get_objects()

@@ -221,7 +221,7 @@ def is_overtaken(number: int, newest: int) -> bool:
 
 
 def awaited(path: str, left: Mapping[str, int], saves: Mapping[str, int]) -> int:
-    """Returns the number of the chief's save that a load waits for; 0 for none.
+    """Returns the number of the chief's save for which a load waits; 0 for none.
 
     A worker that saves to a directory of its own loads the chief's file of the same name.
     """

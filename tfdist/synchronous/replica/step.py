@@ -40,7 +40,7 @@ class ReplicaStep:
         kinds: The kinds that `kind_of` has returned.
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch.
-        is_mean: Whether the user says that it computes a mean over its rows.
+        is_mean: Whether what it computes from its rows is a mean, by the user's word.
         is_given_number: Whether a metric is being updated with a single number.
         gathered: The tensors whose rows were gathered from all replicas, with all rows.
         gathered_in: The graph in which they were.
