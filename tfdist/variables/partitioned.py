@@ -273,7 +273,7 @@ class PartitionedVariable:
         return value
 
     def saveables(self, name: str) -> list[Any]:
-        """Returns objects that save each shard as a slice of a tensor, and restore it.
+        """Returns what saves each shard as a slice of one tensor, and restores it.
 
         The rows of a table that grows are saved by their ids instead.
 

@@ -1,4 +1,4 @@
-"""Ids as well-mixed numbers, which decide an id's ps and its row's first values.
+"""Ids as well-mixed numbers: which ps has an id, and what its row begins with.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
 Splittable Pseudorandom Number Generators", figure 14): a bijection of 64 bits.
@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 BUCKETS = 256
-"""Ids are dealt to ps and saved by bucket: at most this many ps can share them."""
+"""Ids are dealt to ps by bucket, and saved by bucket: up to so many ps can share them."""
 
 _BUCKET_BITS = BUCKETS.bit_length() - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -55,7 +55,7 @@ def numbers_of(ids: tf.Tensor, width: int, seed: int | tf.Tensor) -> tf.Tensor:
 def ids_of_strings(strings: tf.Tensor) -> tf.Tensor:
     """Hashes strings to 63 bits, by FarmHash, which gives the same on every machine.
 
-    Among n different strings, some two have one id with a probability of about
+    Of n different strings, some two have one id with a probability of about
     n^2 / 2^64: 5e-8 for a million, 5e-4 for a hundred millions.
     """
     return tf.strings.to_hash_bucket_fast(strings, 2**63 - 1)

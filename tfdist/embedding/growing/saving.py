@@ -26,7 +26,7 @@ _ORIGIN, _ROW, _WAITING = range(3)
 
 
 def table_saveables(table: Any, name: str) -> list[Any]:
-    """Returns the objects that save and restore a table, one for each ps."""
+    """Returns what saves and restores a table, one for each ps."""
     return [
         _Saveable(
             shard, index, len(table.shards), name, table.parts[index], table.origin
@@ -36,7 +36,7 @@ def table_saveables(table: Any, name: str) -> list[Any]:
 
 
 def slot_saveables(table: Any, slot_shards: Sequence[Any], name: str) -> list[Any]:
-    """Returns the objects that save and restore a slot of a table, one for each ps."""
+    """Returns what saves and restores a slot of a table, one for each ps."""
     return [
         _Saveable(shard, index, len(table.shards), name, slot_shards[index])
         for index, shard in enumerate(table.shards)
@@ -188,7 +188,7 @@ def _in_use(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _lines(kind: int, *columns: tf.Tensor) -> tf.Tensor:
-    """Returns int64 lines of the kind and three columns; some may be omitted."""
+    """Returns int64 lines of the kind and three columns, of which some may be left out."""
     first = tf.fill(tf.shape(columns[0]), tf.constant(kind, tf.int64))
     nothing = tf.zeros_like(columns[0])
     return tf.stack([first, *columns, *[nothing] * (3 - len(columns))], axis=1)
@@ -206,7 +206,7 @@ class _Pieces:
         self._pieces: list[list[tf.Tensor]] = []
 
     def reader(self, kind: int, index: int) -> Callable[[], tf.Tensor]:
-        """Returns the function that a spec calls for its tensor."""
+        """Returns what a spec calls for its tensor."""
 
         def read() -> tf.Tensor:
             # With the first begins another save, or another function that saves.

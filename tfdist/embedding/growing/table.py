@@ -187,7 +187,7 @@ class GrowingTable:
             part.rows_in_use = shard.size
 
     def saveables(self, variable: Any, name: str) -> list[Any]:
-        """Returns the objects that save and restore the table, or a slot of it."""
+        """Returns what saves and restores the table, or a slot of it."""
         if variable is self._variable:
             return saving.table_saveables(self, name)
         return saving.slot_saveables(self, variable.shards, name)
