@@ -132,6 +132,7 @@ $(ECOSYSTEM)/.made: tests/ecosystem/requirements.txt constraints.txt | $(VENV)/.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.first_lines
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

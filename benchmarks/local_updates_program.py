@@ -1,8 +1,9 @@
 """The program of local_updates.py: a CNN on the images of examples/local_sgd.py.
 
 It adds to the example's flags what a measurement needs: synchronous training, and
-validation only where models have just been mixed. The CNN has more weights than the example's, and takes a tenth of its computation: four
-workers share the cores of one machine, but each has a link of its own.
+validation only where models have just been mixed. The CNN has more weights than the
+example's, and takes a tenth of its computation, because four workers share the cores of
+one machine, but each has a link of its own.
 """
 
 import sys

@@ -170,9 +170,10 @@ def section(done: Mapping[str, Any]) -> str:
         f"{targets(done)}\n{table(done)}\n"
         f"By `python benchmarks/local_updates.py`: {done['epochs']} epochs of 50 steps on "
         "four workers, each in a network namespace with a link of "
-        f"{done['rate'].replace('mbit', ' Mbit/s')}. Accuracy is a mean over runs, on 1,000 test images; under gossip "
-        "it is that of worker 0's model. Bytes were read at the interfaces, from the "
-        "job's start to its end. Seconds are without validation. The "
+        f"{done['rate'].replace('mbit', ' Mbit/s')}. Accuracy is a mean over runs, on "
+        "1,000 test images; under gossip it is that of worker 0's model. Bytes were read "
+        "at the interfaces, from the job's start to its end. Seconds are without "
+        "validation. The "
         f"workers shared {done['cores']} cores with each other and with other work (a "
         f"load of {min(loads):.0f} to {max(loads):.0f}), so seconds are ratios at best.\n"
     )

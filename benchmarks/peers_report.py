@@ -1,7 +1,7 @@
 """Tables and the plot of peers.py.
 
-python benchmarks/peers_report.py           # into docs/peers.md and docs/peers.png; prints the targets
-python benchmarks/peers_report.py --check   # exits with status 1 if the page differs
+python benchmarks/peers_report.py          # docs/peers.md, docs/peers.png; prints targets
+python benchmarks/peers_report.py --check  # exits with status 1 if the page differs
 """
 
 import sys

@@ -5,8 +5,8 @@ r"""Diagnoses a cluster in less than a minute: what is wrong, and what to do.
 
 The cluster is given by the same flags as for launch.task, by --tf_config, by --pid, by
 --job, or by the environment variable TF_CONFIG. Without these, it is the cluster that is
-running on this machine, or the job that was started from it. The exit status is 0 if everything is fine, 1 if something is wrong or
-unknown, and 2 if the flags are wrong.
+running on this machine, or the job that was started from it. The exit status is 0 if
+everything is fine, 1 if something is wrong or unknown, and 2 if the flags are wrong.
 """
 
 import json

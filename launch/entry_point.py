@@ -34,7 +34,7 @@ def main() -> int:
         print(_OF_SERVER)
         return 0 if arguments == ["--help"] else EXIT_USAGE
     if name in COMMANDS:
-        # By this name a command knows how it was started: `tf_config.commands.as_typed`.
+        # The name tells a command how it was started: `tf_config.commands.as_typed`.
         sys.argv[:] = [f"{CONSOLE} {name}", *arguments]
         _find_modules_here()
         # Not an import: this package imports nothing of tfdist.

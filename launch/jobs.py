@@ -49,11 +49,11 @@ def main(argv: Sequence[str]) -> int:
 def _list() -> int:
     known = record.everything()
     if not known:
-        # Not on standard output, of which each line is a job.
+        # Standard output has a job in each line.
         print("no jobs", file=sys.stderr)
     for each in known:
         try:
-            # What is known already, the engine need not be asked for.
+            # Ask the engine only for a status that is not known yet.
             status = (
                 str(Status(ENDED, each.end["code"]))
                 if "code" in each.end

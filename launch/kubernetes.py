@@ -54,7 +54,7 @@ _PATIENCE = 600.0
 _LATER = 30.0
 _ENDED_EARLY = 1
 _define_flags = kubernetes_flags.define
-# What the launcher's pod has to know; everything else is the pods' own.
+# Flags that the launcher's pod has to know; all others are the pods' own.
 _INSIDE = (
     *("num_ps", "num_workers", "chief", "evaluator", "chatty", "program", "secure"),
     "progress",
@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         at = _layout(name, counts)
         return _run_in_pod(at, planner, has_failure_policy=has_policy is not False)
     name = record.name_of(values.name, program.script)
-    # What does not fit together is said here, and not by a pod.
+    # Report contradictions between flags here, before any pod exists.
     example = _example(values, planner, name, counts)
     if values.dry_run:
         job = _job(values, program, name, counts, has_policy is not False)
@@ -122,7 +122,7 @@ def _layout(name: str, counts: Mapping[str, int]) -> Layout:
 
 
 def _surroundings(at: Layout) -> Surroundings:
-    """Returns what a task finds in its pod: what this process finds in its own."""
+    """Returns the surroundings of a task in its pod, the same as this process's."""
     connect = [
         (sys.executable, "-m", "launch.remote.connector", at.addresses[host], str(task))
         for task, host in at.where.items()

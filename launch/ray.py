@@ -77,7 +77,7 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     def surroundings(tasks: Sequence[Task], places: Places) -> Surroundings:
         return Surroundings(
             python=values.python or ray_places.python(places),
-            # What is shipped is in the directory where Ray starts its processes.
+            # The shipped files are in the directory where Ray starts its processes.
             cwd=values.work_dir or ".",
             env=env,
             connect=ray_places.connections(tasks, places),
@@ -123,7 +123,7 @@ def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> R
 def _few(
     values: flags.FlagValues, tasks: Sequence[Task], present: Sequence[Task]
 ) -> str:
-    """Returns what becomes of the workers that Ray has no room for."""
+    """Returns a notice about the workers that Ray has no room for."""
     left_out = len(tasks) - len(present)
     then = (
         "when there is room for more, the program starts again with them, from its last "

@@ -80,7 +80,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
 
 
 def _is_given(values: flags.FlagValues) -> bool:
-    """Returns whether no flag says what the cluster is, so that an engine has to."""
+    """Returns True if no flag describes the cluster, so that an engine has to."""
     names = ["job_name", "task_index", *(f"{job}_hosts" for job in JOBS)]
     if not (said := [name for name in names if values[name].present]):
         return True

@@ -3,9 +3,10 @@
     python tests/feature_table.py           # into docs/features.md and README.md
     python tests/feature_table.py --check   # exits with status 1 if they differ
 
-The README has the counts, docs/features.md the rows. A row is a marker `@pytest.mark.feature(name, works, why)` of a test in
-`tests/features`; the table's parts are the modules, by their docstrings. The source is
-parsed and not imported, so that this needs no TensorFlow.
+The README has the counts, docs/features.md the rows. A row is a marker
+`@pytest.mark.feature(name, works, why)` of a test in `tests/features`; the table's parts
+are the modules, by their docstrings. The source is parsed and not imported, so that this
+needs no TensorFlow.
 
 A row says what holds under each strategy. Unless told, that is the same under all:
 

@@ -11,7 +11,7 @@ IN_PART = {
     # Whole programs and benchmarks, whose parts other tests see.
     "test_benchmarks.py::test_benchmark_measures_steps_that_ran_on_the_workers": (),
     "test_elastic_cluster.py::test_a_stopped_worker_delays_nobody_who_joins_once_it_goes_on": (),
-    "test_elastic_cluster.py::test_workers_that_come_later_join_a_running_fit_and_every_step_runs_once": (
+    "test_elastic_cluster.py::test_workers_that_come_later_join_a_running_fit_and_every_step_runs_once": (  # noqa: E501
         "arrays",
     ),
     "test_examples.py::test_mirrored_says_that_cpu_devices_stand_in": (),

@@ -23,7 +23,7 @@ STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT"
 """Seconds that a task may be silent, or a step or a batch may take."""
 
 MIN_WORKERS = "TFDIST_MIN_WORKERS"
-"""How many workers `fit` needs to start and to go on, as a decimal number."""
+"""The number of workers that `fit` needs to start and to go on, in decimal digits."""
 
 IMPORTS = "TFDIST_IMPORTS"
 """The modules that a ps or a worker imports before it serves, separated by commas.
@@ -68,10 +68,10 @@ EXIT_STALLED = 69
 EXIT_RESTART = 75
 """The program asks to be restarted (EX_TEMPFAIL of sysexits.h)."""
 
-# What the launcher runs on behalf of the library, with `python -m`.
+# Modules that the launcher runs on behalf of the library, with `python -m`.
 
 SERVER_MODULE = "tfdist.server"
-"""What a ps or a worker runs under a coordinator."""
+"""The program of a ps or a worker under a coordinator."""
 
 CHECKPOINT_MODULE = "tfdist.checkpoint"
 """Checks the checkpoints in a directory; exits with 0 if they are intact."""
@@ -134,7 +134,7 @@ def unknown_policy(text: str) -> str:
     )
 
 
-# What a task publishes in its TensorFlow server, where `launch.doctor` reads it.
+# Values that a task publishes in its TensorFlow server for `launch.doctor`.
 
 STATUS_CONTAINER = "tfdist"
 """The resource container of the variable that holds a task's TF_CONFIG."""
@@ -147,7 +147,7 @@ STATUS_VARIABLE = "tf_config"
 CHECKPOINT_PREFIX = "checkpoint-"
 """A checkpoint is a directory with this prefix, then its number in 8 digits."""
 
-# What the chief reports over `REPORT_FD`.
+# Reports of the chief over `REPORT_FD`.
 
 TRAINING = "training"
 """The event of the first step that finished after a start."""
@@ -172,7 +172,7 @@ class Report:
         event: `TRAINING`, `STALLED` or `STEPS_TAKEN`. A reader ignores events that it
             does not know.
         tasks: The tasks to restart, such as `ps:0`.
-        why: What the chief saw, for the log.
+        why: The chief's reason, for the log.
         numbers: How far training has come.
 
     >>> Report(TRAINING).to_line()
@@ -219,8 +219,8 @@ class EpochRecord:
 
     Attributes:
         epoch: Its number, from 0 in each call of `fit`.
-        began: When it began, in seconds since 1970.
-        ended: When its last step had finished, before any validation.
+        began: The time of its beginning, in seconds since 1970.
+        ended: The time at which its last step had finished, before any validation.
         steps: How many steps it had.
         messages: In how many messages the chief asked for them; 0 if it asks for none.
         policy: The policy under which they ran, for a reader; '' if there is none.

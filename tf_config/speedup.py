@@ -49,7 +49,7 @@ class Run:
     Attributes:
         workers: The number of workers.
         consistency: The policy that was asked for.
-        repeat: Which run with these two it is, from 0.
+        repeat: The number of the run with these two, from 0.
         status: The script's exit status.
         seconds: How long the whole job took, with its start and its end.
         policy: The policy under which the steps ran, as the script reported it.
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def steady(self) -> tuple[Epoch, ...]:
-        """The epochs without the first, in which functions are traced, if there are two."""
+        """The epochs after the first, which includes traces, or the only one."""
         return self.epochs[1:] or self.epochs
 
     @property
@@ -106,7 +106,7 @@ class Speedup:
         program: The script and its flags.
         num_ps: The number of ps.
         cores: The cores of the machine, which all tasks share.
-        rate: Of each task's link in each direction; None if links were not shaped.
+        rate: The rate of each task's link per direction; None if links were not shaped.
         burst: How many bytes pass such a link at once after a pause.
         runs: The runs, in their order.
     """

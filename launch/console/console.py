@@ -25,8 +25,8 @@ class Console:
 
     Args:
         names: The names of the tasks.
-        stream: Where lines go; None hides them.
-        notices: Where notices go; None hides them.
+        stream: The stream of task output; None hides it.
+        notices: The stream of notices; None hides them.
         environ: NO_COLOR switches colours off (https://no-color.org).
         clock: Returns the time in seconds.
     """

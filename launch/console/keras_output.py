@@ -34,7 +34,7 @@ _ERRORS = {
 
 
 def is_training(line: str) -> bool:
-    r"""Returns whether Keras prints such a line during fit, evaluate or predict.
+    r"""Returns True if Keras prints such a line during fit, evaluate or predict.
 
     >>> is_training("Epoch 1/5"), is_training("1/5 \x1b[32m━━━\x1b[0m 0s 49ms/step")
     (True, True)
@@ -77,7 +77,7 @@ class KerasFit:
 
     @property
     def advice(self) -> str:
-        """What to tell the user at the end of a job that failed, or ''."""
+        """Advice for the user at the end of a failed job, or ''."""
         if not self._strategy:
             return ""
         return (

@@ -25,7 +25,7 @@ _CHATTER = re.compile(
     r"(?i:onednn|mkl_)\S*\.(cc|h|hpp|cpp):[0-9]+\])"
 )
 
-# What some of these continue with: a message in protobuf's text format, advice, or details.
+# Continuations of some of these: a protobuf message in text format, advice, details.
 _OPENS = re.compile(r"(.*\] .*)?\w+ \{$")
 _GOES_ON = re.compile(r"\s+\w+: |\w+: (true|false)$|\s*\w+ \{$|\s*\}$|$")
 _ADVISES = re.compile(
@@ -33,9 +33,9 @@ _ADVISES = re.compile(
     # The operation that failed, and what gRPC adds to an error from another task.
     r"|\t \[\[|Additional GRPC error information from remote target "
     r"|:UNKNOWN:Error received from peer |This could happen if the remote target has been"
-    # Who has not connected to the coordination service yet.
+    # Tasks that have not connected to the coordination service yet.
     r"|/job:\w+/replica:[0-9]+/task:[0-9]+$"
-    # What TensorFlow could not infer of the types of a graph that it runs all the same.
+    # Types that TensorFlow could not infer of a graph that it runs all the same.
     r"|type_id: TFT_| is neither a subtype nor "
 )
 
@@ -71,7 +71,7 @@ class Chatter:
 
 
 def hides(level: str | None, line: str) -> bool:
-    """Returns whether a value of `LOG_LEVEL` asks for the line to be hidden.
+    """Returns True if a value of `LOG_LEVEL` asks for the line to be hidden.
 
     TensorFlow ignores the variable in what it logs while it is being imported.
 

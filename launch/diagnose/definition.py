@@ -34,7 +34,7 @@ class Definition:
 
     Attributes:
         jobs: The valid addresses of each job, by the index of the task.
-        findings: What is wrong with the rest.
+        findings: Findings about the rest.
     """
 
     jobs: Mapping[str, Mapping[int, str]]

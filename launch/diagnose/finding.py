@@ -19,9 +19,9 @@ class Finding:
     Attributes:
         level: How serious it is.
         subject: A task, such as `ps:0`, or `cluster`.
-        check: What was checked.
-        found: What was found, in words.
-        advice: What to do about it; '' if nothing is wrong.
+        check: The subject of the check.
+        found: The result, in words.
+        advice: The remedy; '' if nothing is wrong.
     """
 
     level: Level

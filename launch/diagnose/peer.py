@@ -24,11 +24,11 @@ from launch.diagnose.probe_result import Peer
 from tf_config.contract import STATUS_CONTAINER, STATUS_VARIABLE
 
 _FAR_FUTURE = 2**31 - 1
-_GRAPH_VERSION = 1000  # Of 2021: known to every TensorFlow that this package supports.
+_GRAPH_VERSION = 1000  # From 2021: every supported TensorFlow knows it.
 _DT_STRING = 7
 _VERSION = re.compile(r"for TensorFlow (\S+?)\.(?:\s|$)")
 _TASK = re.compile(r"/job:([^/]+)/(?:replica:\d+/)?task:(\d+)/")
-# Of this machine's own environment. A proxy is not what stands between two tasks.
+# Options of this machine's environment. A proxy does not stand between two tasks.
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
 
 
@@ -69,7 +69,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
     "NamedTensor": {"name": (1, _STRING), "tensor": (2, "Tensor")},
     "RunStepResponse": {"tensor": (1, ["NamedTensor"])},
     "CloseSessionRequest": {"session_handle": (1, _STRING)},
-    # How a string tensor holds one string: its length, then its bytes.
+    # The encoding of one string in a string tensor: its length, then its bytes.
     "StringContent": {"value": (1, _BYTES)},
 }
 
@@ -104,7 +104,7 @@ pb: Any = SimpleNamespace(**_classes())
 """The message classes, by name: `pb.GraphDef(node=[pb.NodeDef(name="x")])`."""
 
 MALFORMED = (DecodeError, IndexError, struct.error)
-"""What reading an answer raises that is not what TensorFlow answers."""
+"""The errors of reading an answer that is not TensorFlow's."""
 
 
 class NotTensorFlowError(Exception):

@@ -31,7 +31,7 @@ def probe_all(addresses: Mapping[str, str], timeout: float) -> dict[str, ProbeRe
     Returns:
         The result of each probe, after at most four times `timeout`.
     """
-    # What is reported of a thread that still hangs in a lookup.
+    # The report of a thread that still hangs in a lookup.
     latest = {name: _unresolved(address) for name, address in addresses.items()}
 
     def run(name: str, address: str) -> None:

@@ -46,10 +46,10 @@ class ProbeResult:
     Attributes:
         address: The address as it was given.
         outcome: How far the probe got.
-        detail: What the system or another kind of server said.
+        detail: The answer of the system or of another kind of server.
         ip: The IP address of the host; '' if the lookup failed.
         is_here: Whether `ip` is an address of this machine.
-        peer: What the TensorFlow server says about itself.
+        peer: The TensorFlow server's description of itself.
     """
 
     address: str

@@ -53,12 +53,12 @@ def clusters() -> list[Running]:
 
 
 def is_same_cluster(one: str, other: str) -> bool:
-    """Returns whether two values of TF_CONFIG are those of tasks of the same cluster."""
+    """Returns True if two values of TF_CONFIG belong to tasks of the same cluster."""
     return _cluster_in(one) == _cluster_in(other)
 
 
 def in_other_network(pid: int) -> bool:
-    """Returns whether a process is in another network namespace."""
+    """Returns True if a process is in another network namespace."""
     try:
         theirs, ours = (os.stat(f"/proc/{each}/ns/net") for each in (pid, "self"))
     except OSError:
@@ -104,7 +104,7 @@ def _age(process: psutil.Process) -> float:
 
 
 def _cluster_in(text: str) -> str:
-    """Returns what the TF_CONFIGs of one cluster have in common."""
+    """Returns the common part of the TF_CONFIGs of one cluster."""
     try:
         # Only "task" differs between the tasks of one cluster.
         return json.dumps(json.loads(text)["cluster"], sort_keys=True)

@@ -16,7 +16,7 @@ _GUARD = 'read -r line || exec "$@"'
 
 
 def noted_signals() -> list[int]:
-    """Returns a list that gets each signal by which a user ends this process from now on."""
+    """Returns a list to which each signal of a user who ends this process is added."""
     signals: list[int] = []
 
     def note(signum: int, frame: FrameType | None) -> None:

@@ -30,8 +30,8 @@ class Status:
         code: The exit status of a job that has ended; None if nobody recorded it.
         reason: Why it ended, has not started yet, or runs without some tasks; '' if there
             is nothing to say.
-        hosts: Where the engine has put tasks by now, by their names; those of the record
-            if it does not say.
+        hosts: The hosts of the tasks that the engine has placed by now, by the tasks'
+            names; the record's hosts if the engine does not tell.
     """
 
     state: str
@@ -54,7 +54,7 @@ class Engine(Protocol[Planned]):
     """
 
     def render(self, job: Planned) -> str:
-        """Returns the job as what a person could run by hand; starts nothing."""
+        """Returns the job in a form to run by hand; starts nothing."""
         ...
 
     def run(self, job: Planned, record: Record) -> int:

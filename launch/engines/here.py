@@ -1,4 +1,4 @@
-"""Jobs whose supervisor runs on this machine, as those of ssh and Ray do.
+"""Jobs whose supervisor runs on this machine, as under ssh and Ray.
 
 If a host is lost, the whole job runs again elsewhere: the addresses of all tasks are in all
 others, so every task starts again, and the program continues from its last checkpoint.
@@ -159,7 +159,7 @@ def status(record: Record) -> Status:
 
 
 def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows; if that is on a terminal, what the tasks write."""
+    """Yields the launcher's output; if that is on a terminal, the tasks' output."""
     tails = [Tail(record.output)]
     if not record.output:
         width = max(map(len, record.tasks), default=0) + 2

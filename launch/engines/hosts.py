@@ -19,9 +19,9 @@ class Host:
     """One host.
 
     Attributes:
-        name: What the engine calls it: for ssh `host`, `user@host`, or an alias of the
+        name: The engine's name for it, for ssh `host`, `user@host`, or an alias of the
             user's configuration.
-        address: Where the other hosts reach it; '' if the name says it.
+        address: The address for the other hosts; '' if the name is the address.
         link: The bandwidth of its network link, in Gbit/s; 0 if unknown.
     """
 

@@ -120,7 +120,7 @@ def status(record: Record) -> Status:
 
 
 def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows; without a process that does so, copies the logs."""
+    """Yields the launcher's output; without a process that shows it, the logs."""
     if record.is_alive:
         yield from here.follow(record)
         return

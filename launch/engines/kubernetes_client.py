@@ -12,10 +12,10 @@ MISSING = (
     "the package kubernetes is not installed: pip install 'kubernetes>=28' (the extra "
     "`kubernetes`), here and not in the image"
 )
-"""What to say where the optional packages are needed and missing."""
+"""The message where the optional packages are needed and missing."""
 
 KINDS = ("Job", "Pod", "Service", "Secret", "NetworkPolicy")
-"""What a job consists of, in the order in which it is taken away."""
+"""The kinds of a job's objects, in the order in which they are deleted."""
 
 _TIMEOUT = 15.0  # seconds
 _READS = 2  # of an answer that does not come
@@ -82,7 +82,7 @@ class KubernetesClient:
         create = partial(
             self._verb("create", kind),
             *(self.namespace, made),
-            # Or else a field of the user's that nobody knows would be left out in silence.
+            # Otherwise Kubernetes silently drops a user's field that it does not know.
             field_validation="Strict",
             _preload_content=False,
         )
@@ -104,7 +104,7 @@ class KubernetesClient:
         self._ask(f"delete the {kind} {name}", delete, missing={})
 
     def events(self) -> list[dict[str, Any]]:
-        """Returns what has happened in the namespace of late."""
+        """Returns the recent events of the namespace."""
         get = partial(self._core.list_namespaced_event, self.namespace)
         found = self._ask("list events", partial(get, _preload_content=False))
         items: list[dict[str, Any]] = found["items"]

@@ -28,8 +28,8 @@ class Follower:
 
     Args:
         client: The job's namespace.
-        record: What is known about it.
-        job: What was submitted; None for a job that was submitted before.
+        record: The record of the job.
+        job: The submitted job; None for a job that was submitted before.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Follower:
             return
         everyone, now = {LAUNCHER, *self._record.tasks}, kubernetes_state.started(pods)
         self._is_up = everyone <= now
-        # What has started once, the launcher looks after.
+        # The launcher looks after everything that has started once.
         self._lacks = self._lacks and kubernetes_state.shortage(
             everyone, now, self._job.min_workers
         )
@@ -130,7 +130,7 @@ class Follower:
 
 
 def selector(name: str) -> str:
-    """Returns the labels by which a job's objects are found."""
+    """Returns the labels that select a job's objects."""
     labels = Pods(name, "", ()).labels()
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
@@ -151,7 +151,7 @@ def remove(client: KubernetesClient, name: str, grace_period: float) -> bool:
             was_there |= bool(left)
             pods = any(kind == "Pod" for kind, _ in left)
             for kind, metadata in left:
-                # What keeps strangers out stays as long as a pod is there.
+                # Objects that keep unauthorized hosts out stay as long as a pod.
                 is_early = pods and kind in ("Service", "Secret", "NetworkPolicy")
                 if "deletionTimestamp" not in metadata and not is_early:
                     client.delete(kind, metadata["name"])

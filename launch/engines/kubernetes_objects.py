@@ -78,7 +78,7 @@ def task_of(pod: Mapping[str, Any]) -> str:
 
 
 def render(job: KubernetesJob) -> list[dict[str, Any]]:
-    """Returns the objects, in the order in which they are to be created."""
+    """Returns the objects in the order of their creation."""
     _check_names(job)
     every = tasks_of(job.counts)
     first, last = every, []
@@ -153,7 +153,7 @@ def _job_of(
 
 
 def _failures(container: str) -> dict[str, Any]:
-    """Returns the rules by which a lost machine is retried, and an error is not."""
+    """Returns rules that retry a task after a lost machine, and not after an error."""
     return {
         "rules": [
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},

@@ -1,4 +1,4 @@
-"""The pod of each task: a pure function of what the user asked for."""
+"""The pod of each task: a pure function of the user's request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ PORT = 2222
 """The port of TensorFlow in each pod."""
 
 END_FILE = "/run/tfdist/end.json"
-"""What the launcher's pod tells of the end; Kubernetes keeps it next to the exit status."""
+"""The launcher pod's note of the end; Kubernetes keeps it next to the exit status."""
 
 LOG_PREFIX = "tfdist-logs-"
-"""How the launcher's pod names the directory of its logs, which goes with it."""
+"""The prefix of the launcher pod's log directory, which goes with the pod."""
 
 _KEY_DIRECTORY = "/run/tfdist/key"
 _KEY = "key"
@@ -45,13 +45,13 @@ class Pods:
     Attributes:
         name: The job's name.
         image: The image of every pod.
-        command: What the launcher's pod runs.
+        command: The command of the launcher's pod.
         python: The interpreter in the image.
         grace_period: Seconds that a task may take to end.
         patience: Seconds that a pod waits without a launcher.
         work_dir: The working directory; '' for the image's own.
         env: Variables for every pod.
-        resources: What the pods of each role ask for, as `resources_of` returns it.
+        resources: The requests of the pods of each role, from `resources_of`.
         ps_node_selector: The labels of nodes for ps.
         extra: A part of a pod's `spec`, merged into every pod.
     """
@@ -94,7 +94,7 @@ class Pods:
             # As `podFailurePolicy` requires: a Job replaces the whole pod.
             "restartPolicy": "Never",
             "subdomain": self.name,
-            # Or else the tasks get variables for every Service of the namespace.
+            # Otherwise the tasks get variables for every Service of the namespace.
             "enableServiceLinks": False,
             # Nothing in the pods talks to Kubernetes.
             "automountServiceAccountToken": False,

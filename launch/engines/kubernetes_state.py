@@ -1,4 +1,4 @@
-"""What the objects of a job say of it: pure functions of what Kubernetes tells."""
+"""Pure functions that derive the state of a job from its Kubernetes objects."""
 
 import json
 import signal
@@ -44,7 +44,7 @@ def started(pods: Sequence[Mapping[str, Any]]) -> set[str]:
 def shortage(
     tasks: Collection[str], started: Collection[str], min_workers: int | None
 ) -> str:
-    """Returns what a job lacks to start, in words; '' if it can.
+    """Returns the missing parts of a job that cannot start, in words; '' if it can.
 
     `tasks` has the launcher, too; without `min_workers`, the job needs all.
 
@@ -76,32 +76,32 @@ def nodes(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _lost(pods: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Returns the tasks of which every pod has failed."""
+    """Returns the tasks whose pods have all failed."""
     there = {task_of(pod) for pod in pods if pod["status"].get("phase") != "Failed"}
     return {task_of(pod) for pod in pods} - there
 
 
 def has_log(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a pod's program has been started."""
+    """Returns True if a pod's program has been started."""
     return bool(_state(pod, "running") or _state(pod, "terminated"))
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """Returns whether a pod's program has ended."""
+    """Returns True if a pod's program has ended."""
     return bool(_state(pod, "terminated"))
 
 
 def missing(
     pods: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], name: str
 ) -> list[str]:
-    """Returns what the job waits for, one line per cause."""
+    """Returns the causes that the job waits for, one line each."""
     found: dict[str, list[str]] = {}
     running = {task_of(pod) for pod in pods if _state(pod, "running")}
     for pod in pods:
         if (why := _why(pod)) and task_of(pod) not in running:
             found.setdefault(why, []).append(task_of(pod))
     lines = [f"{', '.join(dict.fromkeys(who))}: {why}" for why, who in found.items()]
-    # Of a pod that may not even be created, only its Job knows.
+    # If a pod may not even be created, only its Job has an event about it.
     refused = {}
     for event in events:
         about = event["involvedObject"]

@@ -1,4 +1,4 @@
-"""Layouts of jobs: the host of each task, and what it finds there. Pure decisions."""
+"""Layouts of jobs: the host of each task, and its surroundings. Pure decisions."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ class Layout:
 
     Attributes:
         hosts: The hosts.
-        addresses: Where the hosts reach each other.
+        addresses: The addresses under which the hosts reach each other.
         where: The index of the host of each task.
     """
 

@@ -26,11 +26,11 @@ class HostPlanner:
     Attributes:
         program: The script and its flags.
         kind: One of `launch.job.plan.PROGRAM_KINDS`.
-        protection: What keeps strangers out: one of `launch.secure.mode.MODES` but `auto`.
+        protection: One of `launch.secure.mode.MODES` but `auto`.
         timeout: Seconds that a host may take to answer.
         first_port: The first port of each host, with TLS the only one that is open to the
             other hosts; None for any.
-        checkpoint_dir: Where the script keeps its checkpoints, on its host.
+        checkpoint_dir: The directory of the script's checkpoints, on its host.
         options: For `launch.loopback.cluster.make_job`.
     """
 
@@ -50,8 +50,7 @@ class HostPlanner:
     def on_hosts(self, layout: Layout, there: Surroundings) -> Job:
         """Looks at every host, and plans the job with ports that are free there.
 
-        A host that does not answer, and has only workers that the job can do without, is
-        taken for one like the others.
+        A silent host that has optional workers only is assumed to look like the others.
 
         Raises:
             EngineError: If a host cannot run its tasks; otherwise as `example`.
@@ -124,7 +123,7 @@ class HostPlanner:
     def _questions(
         self, example: Job, there: Surroundings, addresses: Sequence[str]
     ) -> Callable[[str], dict[str, Any]]:
-        """Returns what `launch.remote.probe` is asked, given the host's name."""
+        """Returns the request to `launch.remote.probe`, given the host's name."""
         scripts = {
             plan.remote.host
             for plan in example.plans

@@ -27,10 +27,10 @@ class OwnPorts:
         return ports.at_random(count + _SPARE)
 
     def problems(self, free: Mapping[int, Collection[int]]) -> dict[int | None, str]:
-        """Returns what is missing, by host; under None what no host alone can mend.
+        """Returns the problems by host; under None those that no host alone can solve.
 
         Args:
-            free: Those of the candidates that are free, by host.
+            free: The free candidates, by host.
         """
         wanted = f" from --first_port={self.first_port}" if self.first_port else ""
         return {
@@ -69,7 +69,7 @@ class SharedPorts:
         return [*self._entries, *self._shared]
 
     def problems(self, free: Mapping[int, Collection[int]]) -> dict[int | None, str]:
-        """Returns what is missing, by host."""
+        """Returns the problems by host."""
         wanted = (
             "" if self._first_port is None else f" (--first_port={self._first_port})"
         )

@@ -21,7 +21,7 @@ PACKAGES = (
 )
 """The distributions whose versions must agree; of each, whichever is installed."""
 
-# Those that may start without some hosts wait as long for these, after all others.
+# Extra seconds for optional hosts after all others have answered.
 _PATIENCE = 10.0
 _MOMENT = 0.1  # seconds
 _NOT_REACHED = 255  # ssh's own status; any other is that of the command.
@@ -32,10 +32,10 @@ class Report:
     """The resources of a host.
 
     Attributes:
-        problems: What is wrong with it, each after the host's name.
+        problems: The problems of a host, each after its name.
         versions: The version of Python and of each of `PACKAGES` that it has.
         lacks: The modules that it lacks.
-        ports: Those of the candidates that are free.
+        ports: The free candidates.
         proxies: The variables of its environment that name proxies.
         secure: What it has to close its ports: `stunnel` (its path, or ''), `version`,
             `open` (why its ports cannot be closed, or '') and `has_ipv6`; empty if
@@ -136,8 +136,8 @@ def ask(
     """Asks every host at once; one that does not answer in time has that problem.
 
     Once the job could start with those that have answered, the others get a few seconds
-    more. Of hosts without which it starts, it is supposed that they are like the others.
-    Returns what each host has, and why each of those that were supposed did not answer.
+    more. Optional hosts that stay silent are assumed to look like the others. Returns
+    the report of each host, and the reason of each silent one.
     """
     questions = [_Question(connections[h], asked[h], timeout) for h in connections]
     with ThreadPoolExecutor(max(1, len(questions))) as pool:
@@ -226,7 +226,7 @@ def problems(
 
 
 def insecure(reports: Mapping[str, Report]) -> list[str]:
-    """Returns what the hosts lack for TLS between them, and how to mend it, per host."""
+    """Returns the obstacles to TLS between the hosts, with their remedies, per host."""
     found = []
     several = len(reports) > 1
     for host, report in reports.items():

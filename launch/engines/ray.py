@@ -37,7 +37,7 @@ class RayJob:
     """A job before Ray has said where its tasks run.
 
     Attributes:
-        request: What it asks of Ray.
+        request: The request to Ray.
         example: The job on nodes that do not exist, for a person to read.
         plan: Plans it on the nodes that Ray has chosen, after a look at them.
     """
@@ -48,7 +48,7 @@ class RayJob:
 
 
 def render(job: RayJob) -> str:
-    """Returns what Ray is asked for, and the command of each task."""
+    """Returns the request to Ray, and the command of each task."""
     request = job.request
     lines = [
         # JSON has no line ends in it.

@@ -22,7 +22,7 @@ MOST = 64 * 1024
 
 
 def peer_is_same_user(link: socket.socket) -> bool:
-    """Returns whether the other end runs as this user: anyone may use such a name."""
+    """Returns True if the other end runs as this user: anyone may use such a name."""
     size = struct.calcsize("3i")
     found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     _, user, _ = struct.unpack("3i", found)

@@ -69,7 +69,7 @@ class Driver:
                     ).start()
 
     def close(self) -> None:
-        """Ends the actors, and gives back what was reserved."""
+        """Ends the actors, and releases the reservations."""
         import ray
 
         for actor in self._actors.values():
@@ -152,7 +152,7 @@ class Driver:
         assert self._reservation
         granted, since = 0, 0.0
         while not self._is_over.wait(_TURN):
-            with contextlib.suppress(Exception):  # Of Ray, which may be ending.
+            with contextlib.suppress(Exception):  # Ray may be ending.
                 now = self._reservation.num_granted
                 if now != granted:
                     granted, since = now, time.monotonic()
@@ -197,7 +197,7 @@ class Driver:
             try:
                 if actor := self._actor_at_its_place(request["task"], link):
                     status = Line(actor, request["line"], link, fds).run()
-            except Exception as error:  # Of Ray: whatever it is, the line is lost.
+            except Exception as error:  # Any error of Ray loses the line.
                 text = f"launch: lost on Ray: {_one_line(error)}\n"
                 with contextlib.suppress(OSError):
                     os.write(fds[2], text.encode())

@@ -58,11 +58,11 @@ class Executor:
         memory: The memory that it reserves for each, such as `4G`.
         address: The cluster, as `ray.init` takes it. It is not used if this process is
             connected to one already.
-        runtime_env: What Ray prepares on the nodes, as `ray.init` takes it.
+        runtime_env: The environment that Ray prepares on the nodes, as for `ray.init`.
         env: Variables for the workers.
         timeout: Seconds within which Ray must have reserved everything.
-        secure: What keeps strangers out: nothing does, which `off` warns of. `private`
-            says that nobody else can reach the nodes.
+        secure: The protection from unauthorized hosts. There is none, and `off` warns
+            of that. `private` says that nobody else can reach the nodes.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -172,7 +172,7 @@ class Executor:
         return self._call("execute", function)
 
     def shutdown(self) -> None:
-        """Ends the workers, and gives back what was reserved; again does nothing."""
+        """Ends the workers, and releases the reservations; again does nothing."""
         ranks, self._ranks = self._ranks, []
         reservation, self._reservation = self._reservation, None
         if not (ranks or reservation or self._has_connected):
@@ -298,7 +298,7 @@ class Executor:
 
 
 def _result(rank: int, address: str, asked: Any) -> Any:
-    """Returns what a call has returned on a worker, or raises a `WorkerError`."""
+    """Returns the result of a call on a worker, or raises a `WorkerError`."""
     import ray
 
     name = f"worker {rank} on {address}"

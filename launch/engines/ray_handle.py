@@ -50,7 +50,7 @@ class DriverHandle:
         return self._process.pid
 
     def fileno(self) -> int:
-        """The socket; whoever inherits it keeps the driver alive."""
+        """The socket; a process that inherits it keeps the driver alive."""
         return self._control.fileno()
 
     def places(self) -> dict[str, Place]:
@@ -98,7 +98,7 @@ class DriverHandle:
 
     def close(self) -> None:
         """Ends the driver, and waits until Ray has everything back."""
-        # Closing is not enough: whoever has inherited the socket keeps it open.
+        # Closing is not enough: a process that has inherited the socket keeps it open.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()

@@ -47,7 +47,7 @@ class Line:
         return 0
 
     def _pass_on(self, file: int, data: bytes) -> None:
-        # Whoever reads may be gone; then the bridge is, and the line will end.
+        # If the reader is gone, so is the bridge, and the line will end.
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(file, data) :]
@@ -68,5 +68,5 @@ class Line:
 
 
 def is_closed(link: socket.socket) -> bool:
-    """Returns whether a bridge is gone: it sends nothing but its request."""
+    """Returns True if a bridge is gone, which sends nothing but its request."""
     return bool(select.select([link], [], [], 0)[0])

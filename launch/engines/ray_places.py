@@ -18,7 +18,7 @@ class Place:
 
     Attributes:
         node: Ray's id of the node.
-        address: Where the other nodes reach it.
+        address: The address for the other nodes.
         python: The interpreter of Ray's processes there.
         connect: The command that runs a line of shell there, its last argument.
     """

@@ -1,4 +1,4 @@
-"""Requests to Ray: resources, files to ship, and what a cluster lacks. Pure functions."""
+"""Requests to Ray: resources, files to ship, and missing resources. Pure functions."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _GIB = 2**30
 
 Bundle = Mapping[str, float]
-"""What one task needs, by Ray's name of it: CPU, GPU, memory in bytes."""
+"""The needs of one task, by Ray's names: CPU, GPU, memory in bytes."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Group:
 
     Attributes:
         tasks: Their names.
-        bundle: What each task needs; those of `worker:*` also need `gpus`.
+        bundle: The resources of each task; tasks of `worker:*` also need `gpus`.
         gpus: The GPUs of each worker.
         apart: Whether each of them wants a node of its own.
     """
@@ -36,7 +36,7 @@ class Group:
     apart: bool = False
 
     def bundles(self) -> list[dict[str, float]]:
-        """Returns what each task needs, in the order of the tasks."""
+        """Returns the resources of each task, in the order of the tasks."""
         return [
             {
                 **self.bundle,
@@ -55,7 +55,7 @@ class Group:
             return PACK
         (bundle, *_) = self.bundles()
         enough = sum(_fits(bundle, node) for node in nodes) >= len(self.tasks)
-        # For more nodes than there are, Ray would wait for ever.
+        # For more nodes than there are, Ray would wait forever.
         return STRICT_SPREAD if enough else SPREAD
 
 
@@ -66,7 +66,7 @@ class Request:
     Attributes:
         address: The cluster, as `ray.init` takes it.
         groups: Its tasks. The job gets all of them or none.
-        runtime_env: What Ray prepares on each node before a task starts there.
+        runtime_env: The environment that Ray prepares on a node before its first task.
         timeout: Seconds within which Ray must have reserved everything.
         later: Workers that the job can start without, each alone; any of them may be
             the first that Ray has room for.
@@ -132,7 +132,7 @@ def without(
 def missing(
     asked: Sequence[Group], nodes: Sequence[Bundle], free: Mapping[str, float]
 ) -> str:
-    """Returns which of what a job asks for a cluster does not have.
+    """Returns the requested resources of a job that a cluster does not have.
 
     >>> missing(groups(["worker:0", "worker:1"], {"CPU": 1}, 1), [{"CPU": 8}], {"CPU": 8})
     'it needs 2 GPU, and the cluster has 0'
@@ -168,7 +168,7 @@ def missing(
 
 
 def describe(asked: Sequence[Group]) -> str:
-    """Returns what a job asks for, in words.
+    """Returns the request of a job, in words.
 
     >>> describe(groups(["chief", "ps:0", "ps:1"], {"CPU": 2}, 0))
     '2 x (2 CPU) on different nodes and 1 x (2 CPU)'
@@ -230,7 +230,7 @@ def runtime_env(
         )
     if work_dir is not None or "working_dir" in given:
         return given
-    # What the job writes there is of no use to it, and changes while it is shipped.
+    # These files of the job are of no use there, and change while they are shipped.
     inside = [os.path.relpath(each) for each in ours]
     excluded = [f"/{each}" for each in inside if not each.startswith("..")]
     excludes = [*given.get("excludes", []), *excluded]

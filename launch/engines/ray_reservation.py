@@ -1,4 +1,4 @@
-"""Reserves what a job needs of a Ray cluster: all of it, or nothing."""
+"""Reserves the resources of a job in a Ray cluster: all of them, or none."""
 
 import random
 import time
@@ -9,7 +9,7 @@ from launch.engines import ray_request
 from launch.engines.engine import EngineError
 from launch.engines.ray_request import PACK, Group
 
-# Of two jobs, each may hold what the other waits for.
+# Two jobs may each hold what the other waits for.
 _HOLD_TIMEOUT = 20.0  # seconds
 _MOMENT = 0.1
 _READY = "CREATED"
@@ -21,10 +21,10 @@ class Reservation:
     They go with the process that made them, however it ends.
 
     Args:
-        groups: What is needed.
+        groups: The groups that are needed.
         timeout: Seconds within which Ray must have reserved it.
         is_over: Asked now and then whether to stop waiting.
-        source: Where the user sets the timeout, for errors.
+        source: The place where the user sets the timeout, for errors.
 
     Raises:
         EngineError: If Ray cannot reserve everything in time.
@@ -75,7 +75,7 @@ class Reservation:
     def _missing(self, timeout: float, source: str) -> str:
         import ray
 
-        time.sleep(_MOMENT)  # What was released is free again.
+        time.sleep(_MOMENT)  # The released nodes are free again.
         nodes = alive_nodes()
         lack = ray_request.missing(self._groups, nodes, ray.available_resources())
         return (
@@ -99,7 +99,7 @@ class Reservation:
         return sum(map(_is_ready, self._pending))
 
     def take(self) -> None:
-        """Takes what Ray has reserved of the later groups, the first tasks first."""
+        """Takes over Ray's reservations of the later groups, the first tasks first."""
         for each in [each for each in self._pending if _is_ready(each)]:
             self._pending.remove(each)
             self._held.append(each)
@@ -130,7 +130,7 @@ class Reservation:
         )
 
     def resources(self, task: str) -> dict[str, Any]:
-        """Returns what a task needs, as options of an actor."""
+        """Returns the resources of a task, as options of an actor."""
         held, index = self._find(task)
         bundle = self._groups[held].bundles()[index]
         options: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _is_ready(group: Any) -> bool:
 
 
 def alive_nodes() -> list[dict[str, float]]:
-    """Returns what each node of the cluster has in all."""
+    """Returns the total resources of each node of the cluster."""
     import ray
 
     return [each["Resources"] for each in ray.nodes() if each["Alive"]]

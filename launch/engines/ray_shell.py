@@ -71,7 +71,7 @@ class Shell:
         """Waits for output; not to be called again before it returns.
 
         Returns:
-            What the line has written to its files 1 and 2, which still are open.
+            The output of the line in its files 1 and 2, which are still open.
         """
         outputs = self._outputs[key]
         ready, _, _ = select.select(list(outputs.values()), [], [], timeout)

@@ -40,15 +40,15 @@ class Record:
         engine: One of `launch.engines.engine.ENGINES`.
         machine: The name of the machine that started it.
         pid: The process that started it, or keeps it if that one has gone.
-        pid_since: When that process began, in seconds since the epoch.
-        started: When, as ISO 8601.
+        pid_since: The start of that process, in seconds since the epoch.
+        started: The time of the start, as ISO 8601.
         log_dir: The directory of its log files, as an absolute path.
         output: The file of the launcher's output; '' if it is on a terminal.
         tf_config: The TF_CONFIG of its first task.
         tasks: The host, the address and the log file of each task, by its name.
         grace_period: Seconds that a task may take to end before it is killed.
-        job_id: What the engine calls the job; '' if it has no name for it.
-        where: Where the engine finds the job again, in its own words.
+        job_id: The engine's name of the job; '' if it has none.
+        where: The place where the engine finds the job again, in its own words.
         min_workers: How many workers are enough; None if it needs all.
     """
 
@@ -177,7 +177,7 @@ class Record:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    # Whoever reads sees the old file or the new one.
+    # A reader sees the old file or the new one.
     new = path.with_suffix(".new")
     new.write_text(json.dumps(value))
     new.rename(path)
@@ -189,7 +189,7 @@ def _lock(file: IO[str]) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Whoever asks whether the job is alive locks it for a moment.
+            # A command that asks whether the job is alive locks it for a moment.
             time.sleep(_MOMENT)
         else:
             return True
@@ -267,6 +267,6 @@ def everything() -> list[Record]:
 def tidy() -> None:
     """Forgets the oldest of many jobs that have ended."""
     for record in everything()[:-_KEPT]:
-        # Of a job that the engine keeps, nobody here knows whether it has ended.
+        # Only the engine knows whether a job that it keeps has ended.
         if not record.is_alive and (record.end or not record.job_id):
             shutil.rmtree(record.path, ignore_errors=True)

@@ -85,7 +85,7 @@ def detach(job: Batch, record: Record) -> None:
 def run_in_allocation(
     job_id: str, first: Node, prepare: Callable[[], tuple[Job, Record]]
 ) -> int:
-    """Runs a job on the nodes of this process, of which the first is this one.
+    """Runs a job on the nodes of this process, the first of which is this one.
 
     The job goes back into Slurm's queue if Slurm takes the nodes before its program has
     succeeded. `prepare` looks at the nodes; its `EngineError` is raised unless that is why.
@@ -101,11 +101,11 @@ def run_in_allocation(
             make_log_dir(job.log_dir)
             record.write_place()
             end = Path(record.log_dir, _END)
-            end.unlink(missing_ok=True)  # That of a run before Slurm put the job back.
+            end.unlink(missing_ok=True)  # From a run before Slurm requeued.
             code = foreground.run(job)
         except (EngineError, SystemExit) as error:
             failure = error
-        # What follows takes a moment, and a copy of the signal may still come.
+        # The following takes a moment, and a copy of the signal may still come.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code and warnings.came and _requeued(job_id):
         tell("Slurm takes the nodes: the job is back in its queue")
@@ -218,7 +218,7 @@ def status(record: Record) -> Status:
 
 
 def follow(record: Record) -> Iterator[str]:
-    """Yields what the launcher shows on the first node."""
+    """Yields the launcher's output on the first node."""
     return _follow(record, lambda now: None)
 
 

@@ -15,8 +15,8 @@ from launch.engines.engine import EngineError
 JOB_ID = "SLURM_JOB_ID"
 _STEP_TIMEOUT = 5.0  # seconds
 
-# What srun gives to a task outlives the signals that Slurm sends to all processes of a
-# job at once. The launcher decides which tasks end, and the chief first.
+# Tasks of srun must outlive the signals that Slurm sends to all processes of a job at
+# once. The launcher decides which tasks end, and ends the chief first.
 _DEAF = "trap '' TERM; exec sh -c \"$0\""
 # `os.write` returns 7: one expression tells the launcher, and exits with status 0.
 _WATCH = (
@@ -90,7 +90,7 @@ def with_room(
     2
     """
     workers = counts["worker"]
-    # Of a heterogeneous job, this is the first part, which the workers have to themselves.
+    # In a heterogeneous job this is the first part, which only the workers use.
     others = 0 if "SLURM_HET_SIZE" in environ else sum(counts.values()) - workers
     if room := int(environ.get("SLURM_NTASKS", "0")):
         workers = min(workers, max(min_workers, room - others))

@@ -43,7 +43,7 @@ class SlurmJob:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if it waits for what does not come by itself."""
+        """True if it waits for an event that does not come by itself."""
         return self.state in PENDING and bool(_HOPELESS.fullmatch(self.reason))
 
 
@@ -104,7 +104,7 @@ def requeue(job_id: str) -> bool:
 
 
 def partitions() -> str:
-    """Returns what there is, for a message: `all (3 nodes)`; '' if nobody says."""
+    """Returns the partitions, for a message: `all (3 nodes)`; '' if nobody says."""
     try:
         answer = _run(["sinfo", "--noheader", "--format=%R %D"])
     except EngineError:

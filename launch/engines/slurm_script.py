@@ -1,4 +1,4 @@
-"""The batch script of a job of Slurm: a pure function of what the user asked for."""
+"""The batch script of a job of Slurm: a pure function of the user's request."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class Batch:
     Attributes:
         name: Its name.
         parts: Its nodes; several parts make a heterogeneous job.
-        command: What its first node runs.
+        command: The command of its first node.
         cwd: The working directory.
         output: The file of the command's output.
         warning: Seconds before the time limit at which Slurm warns the command.

@@ -45,7 +45,7 @@ class SshJob:
 
 def connect(ssh: str, host: str, timeout: float) -> tuple[str, ...]:
     """Returns the command that runs a line of shell, its last argument, on a host."""
-    # Of each option ssh takes the first: the user's here, then these, then those of the
+    # For each option, ssh takes the first value: the user's here, then these, then the
     # user's configuration. A connection that others share would not end with its task,
     # and a port that the configuration forwards can be forwarded once only.
     options = ["BatchMode=yes", "ControlMaster=no", "ControlPath=none"]

@@ -1,1 +1,1 @@
-"""Faults on purpose: a schedule of them, and what must hold all the same."""
+"""Faults on purpose: a schedule of them, and invariants that must hold all the same."""

@@ -38,7 +38,7 @@ class Outcome:
         schedule: The planned faults.
         ending: How the job ended.
         injections: The faults that were injected, with the time to recover from each.
-        invariants: What must hold, and whether it does.
+        invariants: Each invariant, and whether it holds.
     """
 
     schedule: Schedule

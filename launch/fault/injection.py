@@ -33,7 +33,7 @@ class Injection:
 
     Attributes:
         fault: The fault.
-        at: When it was injected, in seconds since 1970.
+        at: The time of the injection, in seconds since 1970.
         seconds: How long the job took to recover. After the death of a task, it has
             recovered once a new process is running and the script has reported a step.
             Other faults count from their end until the script has reported a step.
@@ -50,7 +50,7 @@ class _UnderWay:
     injection: Injection
     victim: psutil.Process
     undo: Callable[[], None] | None
-    since: float  # When the recovery began.
+    since: float  # The start of the recovery.
     ready: int | None = None  # The reports seen when the task was back.
 
 

@@ -15,7 +15,7 @@ class Ending:
         reason: The launcher's reason, unless the job simply succeeded.
         seconds: How long it ran, at most until the deadline.
         faults: The number of faults injected.
-        progress: What the script has reported.
+        progress: The reports of the script.
         left: Descriptions of the processes that were left behind.
     """
 

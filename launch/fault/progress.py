@@ -77,7 +77,7 @@ def report_step(step: int) -> None:
 def report_result(
     steps: int, expected: int, in_flight: int = 0, ahead: int = 0
 ) -> None:
-    """Reports what the script has done; see `Result`."""
+    """Reports the script's progress; see `Result`."""
     _write(asdict(Result(steps, expected, in_flight, ahead)))
 
 

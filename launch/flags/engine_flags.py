@@ -73,7 +73,7 @@ def define_first_port(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
-    """Checks the values that no parser can reject by itself, some of which are texts."""
+    """Checks values that no parser can reject by itself; some of them are texts."""
     cluster_flags.check(values)
     cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
     for name in not_empty:
@@ -106,7 +106,7 @@ def env_of(values: flags.FlagValues) -> dict[str, str]:
 def planner(
     values: flags.FlagValues, program: Program, kind: str, **changed: Any
 ) -> HostPlanner:
-    """Returns what plans the job that the flags ask for."""
+    """Returns the planner of the job that the flags ask for."""
     return HostPlanner(
         program,
         kind,

@@ -1,4 +1,4 @@
-"""The flags of `launch.kubernetes`, and what their values mean."""
+"""The flags of `launch.kubernetes`, and the meaning of their values."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def labels(words: Sequence[str]) -> dict[str, str]:
 def resources(
     values: flags.FlagValues, counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Returns what the pods of each role ask for."""
+    """Returns the requests of the pods of each role."""
     found = {
         role: resources_of(
             values[f"cpus_per_{role}"].value,
@@ -106,7 +106,7 @@ def resources(
 
 
 def protection(values: flags.FlagValues) -> str:
-    """Returns what keeps strangers out, in addition to a NetworkPolicy's firewall."""
+    """Returns the protection besides a NetworkPolicy's firewall."""
     resolved = mode.resolve(values.secure)
     return mode.TLS if resolved == mode.TLS else mode.POLICY
 

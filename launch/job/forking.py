@@ -11,11 +11,11 @@ from launch.job.script_source import sources
 from tf_config import contract
 
 AUTO, ON, OFF = MODES = ("auto", "on", "off")
-"""Whether tasks are forked: where it is safe and saves time, where it is safe, or never."""
+"""Modes of forking tasks: where it is safe and saves time, where it is safe, never."""
 
 _FEWEST = 2
-# What must come before the import of TensorFlow: it would do nothing in a process that has
-# imported it. The source cannot tell whether it is done, and when. What is found for nothing
+# Code that must come before the import of TensorFlow, and would do nothing in a process
+# that has imported it. The source cannot tell whether and when it runs. A false match
 # costs the time of an import, and `tfdist.cluster.fork_server` refuses what is missed.
 _LATE = re.compile(
     r"\benvironb?\s*(\[.*\]\s*[+|]?=(?!=)|\|=|\.(update|setdefault|pop|popitem|clear)\b)"
@@ -28,14 +28,14 @@ _LATE = re.compile(
 
 
 def is_wanted(mode: str, forkable: Sequence[TaskPlan]) -> bool:
-    """Returns whether a job has a fork server, given the tasks that it could fork."""
+    """Returns True if a job has a fork server, given the tasks that it could fork."""
     return len(forkable) >= (1 if mode == ON else _FEWEST) and mode != OFF
 
 
 def environment(
     plans: Sequence[TaskPlan], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment in which the fork server imports TensorFlow."""
+    """Returns the environment for the fork server's import of TensorFlow."""
     first, *rest = [{**environ, **plan.env} for plan in plans]
     common = {
         name: value
@@ -71,7 +71,7 @@ def why_not(
 
 
 def too_late(program: Program) -> str:
-    """Returns what a script, or a module next to it, has that a fork may do too late, or ''."""
+    """Returns code of a script, or a module beside it, that may run too late; or ''."""
     found = (_LATE.search(text) for text, _ in sources(program))
     return next((match[0].strip(" =") for match in found if match), "")
 

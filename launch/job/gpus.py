@@ -1,4 +1,4 @@
-"""Shares of this machine's GPUs: which of them each task sees."""
+"""Shares of this machine's GPUs among its tasks."""
 
 import dataclasses
 import os

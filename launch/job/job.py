@@ -34,10 +34,10 @@ class Job:
         restart_window: Seconds within which restarts are counted.
         stall_timeout: Seconds after which a stopped task is lost.
         fork_server: One of `launch.job.forking.MODES`.
-        hosts: Where the hosts reach each other; none if it runs on this machine.
-        protection: What keeps strangers away from these hosts: one of
+        hosts: The addresses between the hosts; none if the job runs on this machine.
+        protection: The hosts' protection from unauthorized hosts, one of
             `launch.secure.mode.MODES` but `auto`.
-        tunnels: What connects the hosts with TLS.
+        tunnels: The TLS connections between the hosts.
         min_workers: How many workers the program needs; None for all.
         progress: One of `launch.supervise.progress.MODES`: `off` shows no line about how
             fast it trains.
@@ -115,7 +115,7 @@ class Job:
 
     @property
     def closed_ports(self) -> list[int]:
-        """The ports that no task on another host may open to strangers."""
+        """The ports that no task on another host may open to unauthorized hosts."""
         return [plan.port for plan in self.plans if self.protection == mode.TLS]
 
     def to_json(self) -> str:

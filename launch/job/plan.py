@@ -10,7 +10,7 @@ from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_ad
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 PROGRAM_KINDS = (AUTO, COORDINATOR, EVERY_TASK)
-"""How the user's script runs: on the chief only, or in every task."""
+"""The ways to run the user's script: on the chief only, or in every task."""
 
 SERVER = ("-m", contract.SERVER_MODULE)
 """The arguments that make Python a server, on a ps or a worker of a coordinator."""
@@ -151,7 +151,7 @@ def plan(
     """Plans every task of the cluster, in the order of `cluster.tasks()`.
 
     Args:
-        cluster: Who is in the cluster.
+        cluster: The members of the cluster.
         program: The user's script and its flags.
         kind: One of `PROGRAM_KINDS`. A coordinator program runs the script on the chief
             and the evaluator, and a server on each ps and worker; an every-task

@@ -20,7 +20,7 @@ _OF_TENSORFLOW = b"libtensorflow_framework.so"
 
 
 def imports_any(program: Program, modules: Collection[str]) -> bool:
-    """Returns whether a program, or a module next to it, imports one of these modules."""
+    """Returns True if a program, or a module next to it, imports one of `modules`."""
     wanted = tuple(f"{name}." for name in modules)
     return any(f"{name}.".startswith(wanted) for name in _imported(program))
 
@@ -77,11 +77,11 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
 
 
 def stray_flags(program: Program, known: Container[str]) -> str:
-    """Returns what to tell the user of flags of the launcher after the script, or ''.
+    """Returns a notice about flags of the launcher after the script, or ''.
 
     A script that ignores flags it does not know would train on the launcher's default
-    cluster, and nobody would notice. A flag seems to be misplaced if the launcher has one of its name, and neither the
-    script nor a module next to it mentions that name.
+    cluster, and nobody would notice. A flag seems to be misplaced if the launcher has
+    one of its name, and neither the script nor a module next to it mentions that name.
     """
     given = list(program.flags)
     if "--" in given:
@@ -181,7 +181,7 @@ def _imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
 
     Args:
         tree: The source.
-        package: Where it is; () for a script, which can import nothing relative to it.
+        package: Its package; () for a script, which can import nothing relative to it.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -17,7 +17,7 @@ class End:
     """The files and ports of one host for its end of the tunnels.
 
     Attributes:
-        address: Where the other hosts reach it, without a port.
+        address: The address for the other hosts, without a port.
         port: The port of its stunnel.
         program: The path of stunnel there.
         has_ipv6: Whether it has IPv6.
@@ -35,13 +35,13 @@ class Tunnel:
 
     Attributes:
         remote: The host.
-        address: Where the other hosts reach the stunnel, with its port.
+        address: The stunnel's address for the other hosts, with its port.
         names: The names of its certificate.
         python: The interpreter that makes its key, on the host.
         argv: Its command; `@config@` is the number of the file with the `config`.
         config: Its configuration, in which `@key@`, `@certificate@` and `@authority@`
             are the numbers of these files.
-        env: What is added to the host's environment.
+        env: Additions to the host's environment.
     """
 
     remote: Remote

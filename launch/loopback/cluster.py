@@ -106,7 +106,7 @@ def make_job(
         environ: The environment in which the tasks will be started.
         gpus_per_worker: The number of GPUs per worker; None shows all GPUs to every
             task that trains.
-        checkpoint_dir: Where the script keeps its checkpoints.
+        checkpoint_dir: The directory of the script's checkpoints.
         timeline: The file of when each step did what.
         **limits: Other attributes of `Job`: its timeouts, `echo`, `chatty`, `network`
             and the limits of restarts.
@@ -136,7 +136,7 @@ def _told(
     timeline: str | None,
     limits: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Returns the variables by which a script learns what the launcher was told."""
+    """Returns the variables that tell a script about the launcher's flags."""
     told = {}
     if checkpoint_dir is not None:
         told[contract.CHECKPOINT_DIR] = os.path.abspath(checkpoint_dir)
@@ -160,7 +160,7 @@ def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:
 def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     """Adds the variables that let a task share its machine and its terminal.
 
-    What the user has set is kept, except that a ps sees no GPU: its variables are in
+    Settings of the user are kept, except that a ps sees no GPU: its variables are in
     main memory, and TensorFlow would still take GPU memory from the workers.
     """
     # Python buffers its output to a pipe in blocks, which would delay the lines.

@@ -56,20 +56,21 @@ def run(
     the tasks print is shown here; an interrupt is the function's, and ends the cluster.
 
     Args:
-        function: What to call.
+        function: The function to call.
         *args: Its arguments; `functools.partial` gives it keyword arguments.
         num_ps: Number of parameter servers.
         num_workers: Number of workers, at least 1.
-        program: Which tasks call it, as the flag of `launch.local`: `coordinator`, the
-            chief; `every_task`, all; `auto`, the chief if there are ps, or else all.
+        program: The tasks that call it, as in the flag of `launch.local`:
+            `coordinator`, the chief; `every_task`, all; `auto`, the chief if there are
+            ps, or else all.
         **options: `log_dir`, `checkpoint_dir`, `gpus_per_worker`, and attributes of
             `Job`, such as `max_restarts`, which is 0 unless given.
 
     Returns:
-        What it returned in the chief, or without one in the first worker.
+        The function's result in the chief, or without a chief in the first worker.
 
     Raises:
-        Exception: What the function raised; its `__cause__` has the traceback of there.
+        Exception: The function's own error; its `__cause__` has the traceback there.
         LaunchError: If the cluster did not start, or a task ended otherwise, as when it is
             killed.
         TypeError: If the function is none, an option is unknown, or what has to travel
@@ -92,7 +93,7 @@ def _result(
     program: str,
     options: dict[str, Any],
 ) -> Any:
-    """Runs the job of a script that calls a function, and returns what that returned."""
+    """Runs the job of a script that calls a function, and returns its result."""
     has_chief = num_ps > 0 or program == COORDINATOR
     cluster = local_cluster(num_ps, num_workers, chief=has_chief)
     answers = "chief" if has_chief else "worker:0"
@@ -131,7 +132,7 @@ def _run(job: Job) -> tuple[int, str]:
         handle = stack.enter_context(Handle(job, output=sink))
         output: Iterable[str] = ()
         if source is not None and sink is not None:
-            # Or else the output would not end with the job.
+            # Otherwise the output would not end with the job.
             os.close(sink)
             output = stack.enter_context(open(source, errors="replace"))
         while True:

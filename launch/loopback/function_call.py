@@ -41,9 +41,9 @@ class Outcome:
 
     Attributes:
         task: The task's short name.
-        pickled: What the function returned or raised, as a pickle; an exception that
-            cannot be pickled is None.
-        stack: The traceback of what it raised; '' if it returned.
+        pickled: The result or the exception of the function, as a pickle; None for an
+            exception that cannot be pickled.
+        stack: The traceback of the exception; '' if the function returned.
     """
 
     task: str
@@ -57,8 +57,8 @@ def write(
     """Writes a call, and returns the path of the script that makes it in a task.
 
     Args:
-        directory: Where everything goes.
-        function: What to call.
+        directory: The directory of all files.
+        function: The function to call.
         args: Its arguments.
         answers: The short name of the task that returns the function's result.
 

@@ -67,7 +67,7 @@ class Sampler:
 
 
 def cpu_of(pids: Mapping[str, int]) -> Read:
-    """Returns what reads the CPU seconds of processes, and of the machine as ''."""
+    """Returns a reader of the CPU seconds of processes, and of the machine as ''."""
     last = dict.fromkeys(pids, 0.0)
 
     def read() -> Mapping[str, float]:
@@ -92,7 +92,7 @@ def _waiting(machine: object) -> float:
 
 
 def bytes_of(pids: Mapping[str, int]) -> Read:
-    """Returns what reads the bytes that processes have sent and received by TCP.
+    """Returns a reader of the bytes that processes have sent and received by TCP.
 
     The counters are the kernel's own, of connections that are open, as `ss` of iproute2
     shows them. Without it, nothing is counted.

@@ -1,4 +1,4 @@
-"""Runs a job, and returns what its script and its tasks did in each epoch."""
+"""Runs a job, and returns the epochs of its script and its tasks."""
 
 import contextlib
 import os

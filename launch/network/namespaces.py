@@ -50,14 +50,14 @@ class Network:
     def bytes(self, name: str) -> tuple[int, int]:
         """Returns the bytes that a host has received and sent since its creation."""
         counters = Path("/sys/class/net", self.outside(name), "statistics")
-        # What this end of the cable has sent, the host's end has received.
+        # Bytes that this end of the cable has sent, the host's end has received.
         received, sent = (
             int((counters / f"{each}_bytes").read_text()) for each in ("tx", "rx")
         )
         return received, sent
 
     def shape(self, rate: str | None, burst: str = _BURST) -> None:
-        """Limits what each host sends and receives, to a rate of `tc` such as `1gbit`.
+        """Limits the traffic of each host to a rate of `tc` such as `1gbit`.
 
         `burst` is what may pass at once after a pause; a rate of None is no limit.
         """
@@ -156,7 +156,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _remove_strays() -> None:
-    """Removes what a killed process left behind."""
+    """Removes the leftovers of a killed process."""
     listed = subprocess.run(
         ["ip", "-o", "link"], check=False, capture_output=True, text=True
     ).stdout

@@ -15,7 +15,7 @@ class PortError(ValueError):
 def outside(low: int, high: int) -> list[int]:
     """Returns the ports that the kernel never assigns to outgoing connections.
 
-    Those get ports from `low` to `high`, and one could take a port between our choice
+    Clients get ports from `low` to `high`, and one could take a port between our choice
     and the start of the server. If the machine assigns almost all ports that way, all
     ports are returned.
 
@@ -58,7 +58,7 @@ def pick(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port on every interface."""
+    """Returns True if a server could listen on the port on every interface."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

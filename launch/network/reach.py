@@ -1,4 +1,4 @@
-"""Protection of a job's ports on this machine, and what to tell the user of it.
+"""Protection of a job's ports on this machine, and the notice for the user.
 
 Anyone who can reach the port of a TensorFlow server can run code there.
 """
@@ -27,9 +27,9 @@ class Protection:
     """The protection of a job against unauthorized hosts.
 
     Attributes:
-        notice: What to tell the user.
+        notice: The notice for the user.
         is_open: Whether the ports are open to other machines.
-        confined: What must answer the tasks' calls of bind, if anything.
+        confined: The answerer of the tasks' calls of bind, if any.
     """
 
     notice: str
@@ -119,7 +119,7 @@ def addresses() -> list[str]:
 
 
 def is_here(address: str) -> bool:
-    """Returns whether `host:port` is an address of this machine."""
+    """Returns True if `host:port` is an address of this machine."""
     try:
         found = socket.getaddrinfo(split_address(address)[0], None)
     except (OSError, UnicodeError):
@@ -128,7 +128,7 @@ def is_here(address: str) -> bool:
 
 
 def has_address(family: int, ip: str) -> bool:
-    """Returns whether an IP address belongs to this machine."""
+    """Returns True if an IP address belongs to this machine."""
     try:
         # The kernel binds only its own addresses; a list of interfaces would miss some,
         # such as all of 127.0.0.0/8.

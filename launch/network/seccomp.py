@@ -19,7 +19,7 @@ _NUMBERS = {  # (AUDIT_ARCH_*, number of seccomp(2), number of bind(2)) per mach
 }
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER = 1
-_FLAG_SPEC_ALLOW = 1 << 2  # Or else kernels before 5.16 slow down the whole process.
+_FLAG_SPEC_ALLOW = 1 << 2  # Without it, kernels before 5.16 slow down the process.
 _FLAG_NEW_LISTENER = 1 << 3
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06

@@ -42,7 +42,7 @@ class Agent:
             which it is killed) and `stall_timeout` (seconds that it may be stopped).
             A tunnel also has `config`, its configuration, and the `python` that makes
             its key.
-        rest: What came after the request.
+        rest: The bytes after the request.
     """
 
     def __init__(self, request: dict[str, Any], rest: bytes) -> None:

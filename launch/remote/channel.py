@@ -20,7 +20,7 @@ MODULES = (
     *("launch.network.loopback_only", "launch.remote", "launch.remote.host"),
     *("launch.remote.identity", "launch.remote.memory"),
 )
-"""What these may import of ours. It travels with them: a host need not have it."""
+"""The modules of ours that these may import. They travel along to the host."""
 
 HEARTBEAT = b"\n"
 """The launcher's sign of life."""
@@ -47,7 +47,7 @@ _READ = (
 
 @functools.cache
 def source(program: str) -> bytes:
-    """Returns the source of a program, after that of the modules that it imports."""
+    """Returns the source of a program, after its imported modules' source."""
     root = Path(__file__).parents[2]
     paths = {name: root.joinpath(*name.split(".")) for name in MODULES}
     texts = {

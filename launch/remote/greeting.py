@@ -19,7 +19,7 @@ PORT = 2221
 """The port on which a pod waits for the launcher of its job."""
 
 OVER, PROCESS, EVENTS = "over", "process", "events"
-"""What a connection is for: the end of the job, a process, or its standard error."""
+"""The purposes of a connection: the end of the job, a process, its standard error."""
 
 TIMEOUT = 10.0  # seconds
 _LONGEST = 1 << 20  # bytes of a line
@@ -38,7 +38,7 @@ def read_key() -> bytes:
 
 
 def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> None:
-    """Greets a pod, and tells it what the connection is for.
+    """Greets a pod, and tells it the purpose of the connection.
 
     Raises:
         StrangerError: If somebody else has answered.
@@ -54,7 +54,7 @@ def call(link: socket.socket, key: bytes, task: str, wish: dict[str, Any]) -> No
 
 
 def answer(link: socket.socket, key: bytes, task: str) -> dict[str, Any]:
-    """Greets a caller, and returns what it wants.
+    """Greets a caller, and returns its request.
 
     Raises:
         StrangerError: If the caller is not the job's launcher.

@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on a port, on every interface."""
+    """Returns True if a server could listen on a port, on every interface."""
     with socket.socket() as probe:
         # Connections that ended a moment ago do not hold a port against a server.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,7 +30,7 @@ def can_bind(tried: socket.socket, address: Any) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Returns whether this very process listens on the port.
+    """Returns True if this very process listens on the port.
 
     Connecting would not distinguish a server of ours from another program on the port.
     """

@@ -1,9 +1,9 @@
-"""The program of a pod: waits for the launcher of its job, and runs what that asks for.
+"""The program of a pod, which waits for its job's launcher, and runs its requests.
 
     LAUNCHER_KEY_FILE=... LAUNCHER_TASK_JOB=ps LAUNCHER_TASK_INDEX=0 \
         python -m launch.remote.listener
 
-What a task writes goes to its launcher, and to this pod's own log. It ends when the
+The output of a task goes to its launcher, and to this pod's own log. It ends when the
 launcher says that the job is over, or when there was none for a long time.
 """
 

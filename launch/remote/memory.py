@@ -32,7 +32,7 @@ class Memory:
 
 
 def explain(peak: int, samples: Sequence[Memory]) -> str:
-    """Returns what to say of a process that somebody has killed (SIGKILL), or ''.
+    """Returns a remark on a process that somebody has killed (SIGKILL), or ''.
 
     Args:
         peak: The most bytes of memory that it had.
@@ -52,7 +52,7 @@ def explain(peak: int, samples: Sequence[Memory]) -> str:
     killed = last.kills != samples[0].kills
     if not is_full and not killed:
         return ""
-    # What was full at a moment between two samples is not known.
+    # A memory that was full between two samples is not noticed.
     of = f" of {fullest.limit / 1e9:.1f}" if is_full else ""
     who = f" (the kernel killed a process of {last.of})" if killed else ""
     return f"probably out of memory: it used {peak / 1e9:.1f}{of} GB{who}"
@@ -60,7 +60,7 @@ def explain(peak: int, samples: Sequence[Memory]) -> str:
 
 def measure() -> Memory:
     """Returns the memory of this machine and of this process's cgroups."""
-    # Of sizes that a kernel does not tell, nothing is said.
+    # Sizes that a kernel does not report are left out.
     machine = _numbers("/proc/meminfo")
     total = machine.get("MemTotal:", 1) * 1024
     found = [(total - machine.get("MemAvailable:", total // 1024) * 1024, total)]
@@ -130,5 +130,5 @@ class MemoryWatch:
             self._samples.append(measure())
 
     def explain(self, peak: int) -> str:
-        """Returns what to say of a process that was killed just now, or ''."""
+        """Returns a remark on a process that was killed just now, or ''."""
         return explain(peak, [*self._samples, measure()])

@@ -1,4 +1,4 @@
-"""Looks at a host before a job starts, and prints what it found as a line of JSON.
+"""Looks at a host before a job starts, and prints the findings as a line of JSON.
 
 It is sent to the host as source, as `agent.py` is. Standard input brings what to look for:
 `python`, `env` and `cwd` of the tasks, the `script` (None if no task of this host runs it),
@@ -37,7 +37,7 @@ print(json.dumps([platform.python_version(), found, lacks]))
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the host has, and `problems` that no comparison could show."""
+    """Returns the host's facts, and `problems` that no comparison could show."""
     problems, cwd = [], asked["cwd"]
     found: dict[str, Any] = {"python": "", "versions": {}, "lacks": []}
     if not os.path.isdir(cwd):
@@ -121,7 +121,7 @@ def _ephemeral() -> list[int]:
 
 
 def main() -> None:
-    """Reads what to look for, and prints what was found."""
+    """Reads the request, and prints the findings."""
     signal.alarm(_TIMEOUT)
     with open(0, "rb") as asked:
         print(json.dumps(look(json.loads(asked.readline()))))

@@ -38,7 +38,7 @@ class Authority:
     def sign(self, request: str, names: Sequence[str]) -> str:
         """Returns a certificate for the key in a request.
 
-        Whatever else the request asks for is ignored.
+        Everything else in the request is ignored.
 
         Raises:
             ValueError: If it is no request, or not signed with its own key.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 AUTO, TLS, PRIVATE, OFF = MODES = ("auto", "tls", "private", "off")
 
 POLICY = "policy"
-"""The engine closes the hosts' ports to strangers; no user chooses it."""
+"""The engine closes the hosts' ports to unauthorized hosts; no user chooses it."""
 
 HELP = (
     "What keeps strangers away from the tasks. tls: mutual TLS between the hosts, and "
@@ -20,7 +20,7 @@ OTHERWISE = (
     "--secure=private does without it on a network that nobody else can reach, and "
     "--secure=off lets everyone who can reach the hosts run code there"
 )
-"""What else a user can choose who cannot have TLS."""
+"""The other choices of a user who cannot have TLS."""
 
 
 def resolve(mode: str) -> str:
@@ -35,7 +35,7 @@ def resolve(mode: str) -> str:
 
 
 def notice(protection: str, hosts: Sequence[str]) -> str:
-    """Returns what to tell the user about a job."""
+    """Returns the notice for the user about a job."""
     there = ", ".join(dict.fromkeys(hosts))
     if protection == TLS:
         between = "; mutual TLS between the hosts" if len({*hosts}) > 1 else ""

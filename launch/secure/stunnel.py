@@ -79,7 +79,7 @@ def configuration(
         has_ipv6: Whether this host has IPv6; it then listens there, too.
     """
     accept = f":::{port}" if has_ipv6 else f"0.0.0.0:{port}"
-    # Who names no task reaches nothing: the port 0 is nobody's.
+    # A client that names no task reaches nothing, because port 0 is nobody's.
     parts = [
         _COMMON,
         f"[tls]\naccept = {accept}\nconnect = 127.0.0.1:0\n",

@@ -40,7 +40,7 @@ class Socket(NamedTuple):
 def is_used(
     sockets: Iterable[Socket], plans: Sequence[TaskPlan], pids: Collection[int]
 ) -> bool:
-    """Returns whether a task has connected to the cluster, or to another task.
+    """Returns True if a task has connected to the cluster, or to another task.
 
     Evidence is a connection to a port of the cluster, a task that runs the script and
     listens on its port, or a connection between two tasks on any port. A server listens
@@ -214,7 +214,7 @@ class ClusterWatch:
         try:
             return is_used(_sockets(), self._plans, pids)
         except psutil.Error:
-            return True  # Not known: rather no warning than a wrong one.
+            return True  # Unknown: no warning is better than a wrong one.
 
 
 def _sockets() -> list[Socket]:

@@ -42,7 +42,7 @@ class EndRequest:
         woken, waker = socket.socketpair()
         woken.setblocking(False)
         waker.setblocking(False)
-        self._waker = waker  # Or else it would be closed with this function.
+        self._waker = waker  # Kept, or it would be closed with this function.
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         self._loop.register(woken, lambda: woken.recv(4096))
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):

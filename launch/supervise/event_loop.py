@@ -26,7 +26,7 @@ class Check(Protocol):
         ...
 
     def check(self) -> None:
-        """Looks, and acts on what it sees."""
+        """Polls once, and acts on the result."""
         ...
 
 
@@ -50,7 +50,7 @@ class EventLoop:
         self._selector.unregister(file)
 
     def has(self, file: File) -> bool:
-        """Returns whether the file is registered."""
+        """Returns True if the file is registered."""
         return file in self._selector.get_map()
 
     def wait(self, done: Callable[[], bool], timeout: float = float("inf")) -> None:

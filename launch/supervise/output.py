@@ -46,7 +46,7 @@ class Output:
 
     @property
     def notice(self) -> str:
-        """What to tell the user before the first line, or ''."""
+        """Notice for the user before the first line of output, or ''."""
         if not self._quiet or self._leader is None:
             return ""
         return (
@@ -80,7 +80,7 @@ class Output:
             self._console.line(plan.name, rest)
 
     def _is_news(self, line: str) -> bool:
-        """Returns whether no task has warned of the same yet."""
+        """Returns True if no task has warned of the same yet."""
         key = _STAMP.sub("", line)
         is_news = key not in self._known
         self._known[key] = None
@@ -95,7 +95,7 @@ class Output:
 
     @property
     def advice(self) -> str:
-        """What to tell the user of a job that failed, or ''."""
+        """Advice for the user at the end of a failed job, or ''."""
         return self._fit.advice
 
     def last_words(self, task: TaskProcess) -> str:

@@ -113,7 +113,7 @@ def to_restart(
         is_over = 0 in exits.values()
         return tuple(each.task for each in plans) if may_resume and not is_over else ()
     servers = [plan.task for plan in plans if plan.is_server]
-    # Who has the variables.
+    # The tasks that have the variables.
     holders = [task for task in servers if task.job == "ps"] or servers
     chief = leader(plans)
     if chief is None or not holders or exits.get(chief) == 0:
@@ -146,7 +146,7 @@ def can_spare(
 
 
 def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
-    """Returns whether a lost worker is restarted while the others train on without it.
+    """Returns True if a lost worker is restarted while the others train on without it.
 
     >>> may_come_back(-9, {}), may_come_back(1, {}), may_come_back(LOST, {})
     (True, False, False)
@@ -158,7 +158,7 @@ def may_come_back(code: int, exits: Mapping[Task, int]) -> bool:
 
 
 def is_program_error(code: int) -> bool:
-    """Returns whether a script failed by itself, and would fail again.
+    """Returns True if a script failed by itself, and would fail again.
 
     Otherwise it succeeded, was killed, was lost with its host, or asks to be restarted.
 
@@ -176,7 +176,7 @@ def restart_delay(
     The first restart within a window is immediate; then the delay doubles each time.
 
     Args:
-        earlier: When the job recovered before, in seconds on a steady clock.
+        earlier: The times of earlier recoveries, in seconds on a steady clock.
         now: The time on the same clock.
         max_restarts: How many restarts are allowed within the window.
         window: The length of the window, in seconds.
@@ -198,7 +198,7 @@ def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
     """Returns True if a task has died twice for its memory, and would do so again.
 
     Args:
-        deaths: When it died so, in seconds on a steady clock.
+        deaths: The times of such deaths, in seconds on a steady clock.
         now: The time on the same clock.
         window: The seconds over which they count. A task that takes longer to fill its
             memory continues each time from a later checkpoint.
@@ -210,7 +210,7 @@ def is_too_large(deaths: Sequence[float], now: float, window: float) -> bool:
 
 
 def is_gone(failures: int, may_try_again: bool) -> bool:
-    """Returns whether to give up a host that cannot be reached.
+    """Returns True to give up a host that cannot be reached.
 
     Args:
         failures: How many connections in a row have failed.

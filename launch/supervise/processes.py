@@ -46,7 +46,7 @@ class Exit:
         code: Its return code; the negative signal number if it was killed.
         cpu: Its user and system time, in seconds.
         peak: The most memory that it had, in bytes.
-        why: What else is known of its end, or ''.
+        why: Further facts about its end, or ''.
     """
 
     pid: int
@@ -112,8 +112,8 @@ def kill_descendants(
 ) -> tuple[list[Exit], list[str]]:
     """Kills all descendants but some, retrying for up to `timeout` seconds.
 
-    Call `adopt_orphans` first. Those to `spare` must have no children. Returns the exits of
-    those that ended, and descriptions of those that are still alive.
+    Call `adopt_orphans` first. Processes to `spare` must have no children. Returns the
+    exits of processes that ended, and descriptions of those that are still alive.
     """
     exits: list[Exit] = []
     deadline = time.monotonic() + timeout
@@ -134,7 +134,7 @@ def kill_descendants(
 
 
 def kill_strays(tasks: Sequence[int]) -> None:
-    """Kills what dead tasks have left behind: children that are not in `tasks`.
+    """Kills the leftovers of dead tasks: children that are not in `tasks`.
 
     Call `adopt_orphans` first.
     """

@@ -31,8 +31,8 @@ def line(
     """Describes the newest report.
 
     Args:
-        numbers: Of the report: `steps` in how many `seconds`, the mean `staleness`, and
-            how many functions each worker has finished, by its name.
+        numbers: The numbers of the report: `steps`, their `seconds`, the mean
+            `staleness`, and the functions that each worker has finished, by its name.
         restarts: How often the job has restarted tasks.
         age: Seconds since the report came.
 
@@ -97,7 +97,7 @@ class ProgressLine:
         age = now - self._heard
         text = line(self._numbers, self._restarts(), age)
         self._console.status(text)
-        # Whoever reads sees the old line or the new one. A full disk ends no training.
+        # A reader sees the old line or the new one. A full disk ends no training.
         with contextlib.suppress(OSError):
             new = self._path.with_suffix(".new")
             new.write_text(f"{text}\n")

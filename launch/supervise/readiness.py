@@ -27,8 +27,8 @@ def await_all(
 ) -> Verdict | None:
     """Waits until all servers and all tunnels listen, or the job is told to end.
 
-    Of the workers, as many as the program needs are enough. Returns the verdict on the job
-    if one of them does not listen.
+    As many workers as the program needs are enough. Returns the verdict on the job if
+    one of them does not listen.
     """
     deadline = time.monotonic() + job.startup_timeout
     missing = list(tasks)
@@ -72,7 +72,7 @@ def _shortage(missing: Sequence[TaskProcess], job: Job) -> str:
 
 
 def listens(task: TaskProcess) -> bool:
-    """Returns whether the task's own process accepts connections on its port."""
+    """Returns True if the task's own process accepts connections on its port."""
     return task.alive and task.listens
 
 

@@ -13,12 +13,12 @@ class Recovery:
     """One loss of tasks, and the recovery from it.
 
     Attributes:
-        cause: Which tasks were lost, and how.
+        cause: The tasks that were lost, and how.
         again: The tasks that were restarted.
-        began: When the loss was seen, in seconds on a steady clock.
-        waiting: Which of `again` are not at work yet: a server is once it listens, a
-            script once it has reported its first step.
-        seconds: From the loss until all of them were at work; None if they never were.
+        began: The time when the loss was seen, in seconds on a steady clock.
+        waiting: The tasks of `again` that are not at work yet. A server is at work once
+            it listens, a script once it has reported its first step.
+        seconds: Seconds from the loss until all of them were at work; None if never.
     """
 
     cause: str

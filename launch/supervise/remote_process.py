@@ -30,7 +30,7 @@ def request_of(
     stall_timeout: float,
     closed: Sequence[int],
 ) -> dict[str, Any]:
-    """Returns what the agent is asked for a task."""
+    """Returns the request to the agent for a task."""
     return {
         "argv": plan.argv,
         "env": {k: v for k, v in env.items() if k != contract.REPORT_FD},
@@ -109,7 +109,7 @@ class RemoteProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def listens(self, port: int) -> bool:
-        """Returns whether the agent has seen the task listen."""
+        """Returns True if the agent has seen the task listen."""
         return self._listens
 
     def hear(self, line: str) -> Report | str | None:

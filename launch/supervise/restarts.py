@@ -144,7 +144,7 @@ class Restarts:
         self._console.notice(f"{cause}: restarting {names(again)}{wait}")
         self._tasks.hide(again)
         self._end([self._tasks[task] for task in again])
-        # Or else the old exits would still call for an end or a restart of the job.
+        # Otherwise the old exits would still call for an end or a restart of the job.
         for task in again:
             self._tasks.exits.pop(task, None)
         self._loop.wait(lambda: bool(self._end_request), delay)
@@ -179,10 +179,10 @@ class Restarts:
         )
 
     def _forget_ends(self) -> None:
-        """Lets no end of a worker that was given up end the job."""
+        """Ignores the exits of workers that were given up."""
         exits = self._tasks.exits
         for task in self.given_up & exits.keys():
-            # What has ended by itself would end again.
+            # A task that ended by itself would end again.
             if exits.pop(task) == policy.LOST and self._job.kind != EVERY_TASK:
                 self._try_again_at[task] = time.monotonic() + _RECONNECT_INTERVAL
 

@@ -1,6 +1,6 @@
 """The tasks of a job as processes: started, read, reaped, and closed.
 
-And killed, where they are stopped (SIGSTOP) and not continued.
+Tasks that stay stopped (SIGSTOP) are killed.
 """
 
 import os
@@ -116,12 +116,12 @@ class RunningTasks:
             self._hidden |= set(tasks)
 
     def why(self, task: Task) -> str:
-        """Returns what else is known of the end of a task, after a comma, or ''."""
+        """Returns further facts about the end of a task, after a comma, or ''."""
         exit = self._processes[task].exit
         return f", {exit.why}" if exit and exit.why else ""
 
     def take_reports(self) -> list[tuple[TaskProcess, Report]]:
-        """Returns what the tasks have reported since the last call, and by whom."""
+        """Returns the reports since the last call, by task."""
         reports, self._reports = self._reports, []
         return reports
 
@@ -148,7 +148,7 @@ class RunningTasks:
         return self.end(running, grace_period)
 
     def kill(self, tasks: Collection[TaskProcess]) -> None:
-        """Kills processes, and whatever processes that have ended left behind."""
+        """Kills processes, and everything that ended processes left behind."""
         for process in tasks:
             process.signal(signal.SIGKILL)
         for process in self.end(tasks, _KILL_TIMEOUT):
@@ -232,8 +232,8 @@ class StoppedTasks:
         self._timeout = timeout
         self._tasks = tasks
         self._console = console
-        # By the id of a process and its stop: one that is continued between two looks, as
-        # by a program that slows it down, is in another stop.
+        # Keyed by process id and stop. A process that is continued between two looks,
+        # for example by a program that slows it down, is in another stop.
         self._since: dict[tuple[int, int], float] = {}
         self._looked = 0.0
         self.interval = min(_LONGEST_INTERVAL, timeout / 4)

@@ -36,7 +36,7 @@ class LocalProcess:
         """Does nothing: a process that SIGKILL has not ended cannot be ended."""
 
     def listens(self, port: int) -> bool:
-        """Returns whether the task accepts connections on the port."""
+        """Returns True if the task accepts connections on the port."""
         return host.listens(self.pid, port)
 
     def hear(self, line: str) -> Report | str | None:
@@ -52,7 +52,7 @@ class LocalProcess:
 
 
 Started = LocalProcess | RemoteProcess
-"""What a `Starter` has started: a child of the supervisor stands for it."""
+"""The result of a `Starter`: a child of the supervisor stands for the task."""
 
 
 class Starter:

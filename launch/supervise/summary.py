@@ -22,9 +22,9 @@ def summarize(
 
     Args:
         job: The job.
-        tasks: Those of its tasks that were started.
+        tasks: The tasks that were started.
         note: Returns what else there is to say of the end of a task, or ''.
-        marks: When startup, run and teardown began, and when the last ended, in seconds.
+        marks: The starts of startup, run and teardown, and the end, in seconds.
     """
     cells = [("task", "ended", "status", "wall s", "CPU s", "log")]
     cells += [

@@ -42,7 +42,7 @@ class TaskProcess:
         exit: How it ended; None until it is reaped.
         was_killed: Whether the launcher has sent SIGKILL.
         restarts: How many processes the task had before.
-        deaths: When the task died for its memory, in seconds on a steady clock.
+        deaths: The times of deaths for lack of memory, in seconds on a steady clock.
         wall: How long it ran, in seconds; 0 until it is reaped.
 
     Raises:

@@ -162,7 +162,7 @@ class Tunnels:
         )
 
     def check(self) -> None:
-        """Starts again what has died, once its time has come."""
+        """Starts dead tunnels again, once their time has come."""
         now = time.monotonic()
         for host in [each for each, due in self._due.items() if due <= now]:
             del self._due[host]
@@ -184,7 +184,7 @@ class Tunnels:
         self._loop.wait(lambda: not self._running, timeout)
 
     def close(self) -> None:
-        """Closes the files of what did not end in time."""
+        """Closes the files of tunnels that did not end in time."""
         for running in [*self._running.values()]:
             self._close(running)
 
@@ -220,7 +220,7 @@ class Tunnels:
         )
         is_lost, is_spare = code == policy.LOST, self._is_spare(tunnel)
         if delay is None and (is_lost or is_spare):
-            # What becomes of its host, the tasks decide.
+            # The tasks decide whether their host is lost.
             delay = min(2.0 ** len(deaths), _RECONNECT_INTERVAL)
         # If it never listened, its host is wrong, and would be again.
         was_well = running.listens or deaths or (is_lost and is_spare)

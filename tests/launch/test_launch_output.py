@@ -286,7 +286,7 @@ def ended(code, told_to_end=False, restarts=0, wall=8.02, cpu=4.9):
 
 
 def test_summary_has_a_line_for_each_task_and_the_phases():
-    job = make_job(local_cluster(1, 2), Program("train.py"), log_dir="logs")
+    job = make_job(local_cluster(1, 2), Program("train.py"), log_dir="log")
     tasks = {
         Task("chief", 0): ended(0),
         Task("ps", 0): ended(-9, restarts=1),
@@ -298,9 +298,9 @@ def test_summary_has_a_line_for_each_task_and_the_phases():
     )
     assert shown.splitlines() == [
         "task      ended                                   status  wall s  CPU s  log",
-        "chief     finished                                     0     8.0    4.9  logs/chief.log",
-        "ps:0      was killed by SIGKILL, started 2 times     137     8.0    4.9  logs/ps-0.log",
-        "worker:0  ended by the launcher, idle                  -    19.5    3.9  logs/worker-0.log",
+        "chief     finished                                     0     8.0    4.9  log/chief.log",
+        "ps:0      was killed by SIGKILL, started 2 times     137     8.0    4.9  log/ps-0.log",
+        "worker:0  ended by the launcher, idle                  -    19.5    3.9  log/worker-0.log",
         "worker:1  not started                                  -     0.0    0.0  -",
         "startup 11.4 s, run 8.0 s, teardown 0.2 s",
     ]

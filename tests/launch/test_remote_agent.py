@@ -154,7 +154,10 @@ def test_a_task_that_cannot_be_started(host):
 
 
 def test_a_signal_reaches_the_task(host):
-    code = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(5))\nprint('ready', flush=True)\ntime.sleep(600)"
+    code = (
+        "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
     agent = host.start("-c", code)
     agent.stdout.readline()
     agent.stdin.write(channel.order(signal.SIGTERM))

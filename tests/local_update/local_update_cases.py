@@ -199,9 +199,7 @@ def main(directory, *names):
     options = json.loads(os.environ["LOCAL_UPDATE"])
     if "ring" in options:
         del options["ring"]
-        options["mixing"] = tfdist.local_update.mixing.Gossip(
-            tfdist.local_update.mixing.ring
-        )
+        options["mixing"] = tfdist.mixing.Gossip(tfdist.mixing.ring)
     if options.pop("differ", False):
         options["local_steps"] += INDEX
         options["outer"] = [0.1 * (1 + INDEX)]

@@ -93,7 +93,7 @@ class NoWeights:
             arguments.checked_outer_optimizer,
             (keras.optimizers.SGD(), mixing.Gossip(mixing.ring)),
             ValueError,
-            "needs mixing=tfdist.local_update.mixing.Mean",
+            "needs mixing=tfdist.mixing.Mean",
         ),
     ],
 )

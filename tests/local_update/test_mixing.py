@@ -269,7 +269,7 @@ def test_errors_say_what_is_allowed(build, message):
 
 
 def test_the_policies_are_values():
-    assert tfdist.local_update.mixing.Mean() == mixing.Mean()
+    assert tfdist.mixing.Mean() == mixing.Mean()
     assert hash(mixing.Gossip(mixing.ring)) == hash(mixing.Gossip(mixing.ring))
     for policy in (
         mixing.Mean(),

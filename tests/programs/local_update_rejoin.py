@@ -28,9 +28,7 @@ starts = len(pids.read_text().splitlines())
 if "outer" in options:
     options["outer_optimizer"] = keras.optimizers.Adam(options.pop("outer"))
 if options.pop("ring", False):
-    options["mixing"] = tfdist.local_update.mixing.Gossip(
-        tfdist.local_update.mixing.ring
-    )
+    options["mixing"] = tfdist.mixing.Gossip(tfdist.mixing.ring)
 strategy = tfdist.LocalUpdateStrategy(
     **options, peer_timeout=20.0, startup_timeout=200.0
 )

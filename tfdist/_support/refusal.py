@@ -6,7 +6,7 @@ _log = logging.getLogger("tfdist")
 
 
 class RefusalError(ValueError):
-    """A program needs what its strategy cannot do."""
+    """A program needs something that its strategy cannot do."""
 
     # AutoGraph replaces errors by one of its own unless they are made from a message alone.
     __init__ = Exception.__init__

@@ -1,4 +1,4 @@
-"""What tfdist needs, checked before anything is imported that would fail without it."""
+"""Requirements of tfdist, checked before any import that would fail without them."""
 
 import tensorflow as tf
 

@@ -36,7 +36,7 @@ def of_this_cluster(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """Yields what the functions of a dataset, and of those that it reads, captured."""
+    """Yields the captures of functions of a dataset, and of those that it reads."""
     for function in dataset._functions():
         yield from function.function.captured_inputs
     for each in dataset._inputs():
@@ -44,7 +44,7 @@ def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def iterator_state(iterator: Any) -> tf.Tensor:
-    """Returns where an iterator of a dataset is, with what it holds: a variant.
+    """Returns the position of an iterator of a dataset, with its buffers: a variant.
 
     Raises:
         tf.errors.OpError: If a dataset of its pipeline cannot tell.
@@ -116,7 +116,7 @@ def draws_at_random(dataset: tf.data.Dataset) -> bool:
 
 
 def parts_before_draws(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the inputs of a dataset from which it draws, and which do not themselves.
+    """Returns the inputs of a dataset that it draws from, and that do not draw.
 
     There are none if Python makes elements of one, or datasets are elements of one.
     """
@@ -141,7 +141,7 @@ def _has_function_of(dataset: tf.data.Dataset, kind: str) -> bool:
 def random_seeds(dataset: tf.data.Dataset) -> list[int]:
     """Returns the two seeds of each `shuffle` and `random`, and of operations that draw.
 
-    Both are 0 if it has none. Those of the datasets that its functions make are among them,
+    Both are 0 if it has none. Seeds of datasets that its functions make are among them,
     but no draws of a function that uses a variable or a table: its graph cannot be changed.
     """
     seeds = []

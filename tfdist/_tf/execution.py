@@ -1,4 +1,4 @@
-"""How this process executes: devices, threads and peers; executors, and waits for results."""
+"""Execution in this process: devices, threads, peers, executors, waits for results."""
 
 import copy
 import re
@@ -38,7 +38,7 @@ def disable_thread_spinning() -> None:
     if eager._config is not None:
         options.CopyFrom(eager._config)
     options.experimental.disable_thread_spinning = True
-    # What `tf.config` sets is kept apart, and wins.
+    # Settings of `tf.config` are kept apart, and take precedence.
     eager._config = options
 
 
@@ -80,7 +80,7 @@ def resource_type(handle: tf.Tensor) -> str:
 
 
 def new_executor() -> Any:
-    """Returns what runs eager operations, one after the other."""
+    """Returns an executor of eager operations, one after the other."""
     return executor.new_executor(enable_async=False)
 
 
@@ -88,9 +88,9 @@ def new_executor() -> Any:
 def executor_scope(own: Any) -> Iterator[None]:
     """Runs the eager operations of this thread on an executor of its own.
 
-    TensorFlow's own scope waits, when it ends, for all that the executor of before has
-    under way. That of all threads has the tensors that a worker is to delete, however
-    long that worker takes to answer.
+    When TensorFlow's own scope ends, it waits for everything in flight on the previous
+    executor. The common executor of all threads has the tensors that a worker is to
+    delete, however long that worker takes to answer.
     """
     eager = context.context()._handle
     before = pywrap_tfe.TFE_ContextGetExecutorForThread(eager)
@@ -165,7 +165,7 @@ def prepared_as_told(function: Any) -> Iterator[None]:
 
 
 def new_cancellation() -> Any:
-    """Returns what can cancel functions that wait."""
+    """Returns an object that can cancel functions that wait."""
     return cancellation.CancellationManager()
 
 
@@ -189,7 +189,7 @@ def wait_for_result(output: Any, timeout: float) -> bool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        # That thread has the lock while it copies.
+        # The copying thread holds the lock while it copies.
         if output._has_fetched_to_local_lock.acquire(timeout=left):
             output._has_fetched_to_local_lock.release()
         time.sleep(min(left, _COPY_POLL_SECONDS))

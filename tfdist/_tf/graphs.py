@@ -87,13 +87,13 @@ def function_graph(call: tf.Operation, name: str = "f") -> Any:
 
 
 def is_compiled(call: tf.Operation) -> bool:
-    """Returns whether XLA has to compile the function that an operation calls."""
+    """Returns True if XLA has to compile the function that an operation calls."""
     value = call.node_def.attr.get("_XlaMustCompile")
     return value is not None and value.b
 
 
 def has_custom_gradient(op: tf.Operation) -> bool:
-    """Returns whether `tf.custom_gradient` gave an operation its gradient."""
+    """Returns True if `tf.custom_gradient` gave an operation its gradient."""
     value = op.node_def.attr.get("_gradient_op_type")
     return value is not None and value.s.startswith(b"CustomGradient")
 
@@ -109,7 +109,7 @@ def graphs_called(op: tf.Operation) -> Iterator[Any]:
 
 
 def arguments_of(op: tf.Operation) -> list[tf.Tensor]:
-    """Returns what a call, branch or loop passes to its functions."""
+    """Returns the arguments that a call, branch or loop passes to its functions."""
     # The first input of a branch chooses it, and is not given to it.
     return list(op.inputs[op.type.endswith(("If", "Case")) :])
 

@@ -1,4 +1,4 @@
-"""What Keras's objects keep to themselves, and its seeds and TensorFlow's."""
+"""Internal state of Keras's objects, and the seeds of Keras and TensorFlow."""
 
 import contextlib
 import random
@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 
 def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
-    """Returns the function of which a metric is the mean."""
+    """Returns the function whose mean a metric is."""
     return metric._fn
 
 
@@ -40,7 +40,7 @@ def creating_now() -> Iterator[None]:
 
 
 def value_of(variable: keras.Variable) -> Any:
-    """Returns what holds a Keras variable's value, not cast to any layer's dtype."""
+    """Returns the holder of a Keras variable's value, not cast to any layer's dtype."""
     return variable._value
 
 
@@ -51,7 +51,7 @@ def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 
 @contextlib.contextmanager
 def keeping_losses(model: keras.Model) -> Iterator[None]:
-    """Restores, at its end, what layers had passed to `add_loss` at its beginning."""
+    """Restores at its end the losses that layers had added at its beginning."""
     layers = model._flatten_layers()
     kept = [(each, each._losses[:], set(each._loss_ids)) for each in layers]
     try:
@@ -80,7 +80,7 @@ def global_seed_generator_kept() -> Iterator[None]:
 
 
 def global_seed_generator() -> Any:
-    """Returns what `keras.random` draws from without a seed, or None."""
+    """Returns the generator of `keras.random` without a seed, or None."""
     return global_state.get_global_attribute("global_seed_generator")
 
 
@@ -146,19 +146,19 @@ def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
 
 
 def losses_of_call(operation: Any) -> list[Any]:
-    """Returns what an operation and its sublayers passed to `add_loss` in the last call."""
+    """Returns the losses that an operation and its sublayers added in the last call."""
     if not isinstance(operation, keras.Layer):
         return []
     return [loss for layer in operation._flatten_layers() for loss in layer._losses]
 
 
 def set_value(variable: keras.Variable, value: Any) -> None:
-    """Replaces what holds a Keras variable's value."""
+    """Replaces the holder of a Keras variable's value."""
     variable._value = value
 
 
 def compiled_loss(model: keras.Model) -> Any:
-    """Returns what computes the compiled loss of a model, or None without one."""
+    """Returns the compiled loss of a model, or None without one."""
     return model._compile_loss
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's workers: what they run, and how they come back."""
+"""The coordinator's workers: their functions, and their return after a loss."""
 
 import copy
 import functools
@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 from tfdist._tf.execution import prepared_as_told
 
 NOT_HERE_YET = "has not joined yet"
-"""Ends what the coordinator logs about a worker that is absent at the start."""
+"""The end of the coordinator's log line about a worker absent at the start."""
 
 
 def run_on_devices(
@@ -180,8 +180,8 @@ def recover_workers_one_by_one(
 def connect_to_workers(addresses: Mapping[int, str]) -> None:
     """Makes these the workers of the cluster that this process is connected to.
 
-    What runs on those that stay continues, and so do the variables of the ps. Each must
-    answer, or this waits for it. Raises an OpError if a server fails meanwhile.
+    Functions on the remaining servers continue, and the variables of the ps stay. Each
+    server must answer, or this waits. Raises an OpError if a server fails meanwhile.
     """
     definition = copy.deepcopy(context.get_server_def())
     (workers,) = (job for job in definition.cluster.job if job.name == "worker")
@@ -195,7 +195,7 @@ def run_on_workers(
     function: Any,
     workers: Collection[int],
 ) -> dict[int, Any]:
-    """Runs a `ConcreteFunction` once on each of these workers, after what they run now.
+    """Runs a `ConcreteFunction` once on each of these workers, after their current one.
 
     Returns what `has_run` and `was_lost` take, by the index of the worker.
     """
@@ -214,7 +214,7 @@ def has_run(output: Any, timeout: float) -> bool:
 
 
 def was_lost(output: Any) -> bool:
-    """Whether the worker was lost on which a function was to run, which has ended.
+    """Returns True if a function has ended because its worker was lost.
 
     Raises:
         tf.errors.OpError: If the function has failed.
@@ -232,7 +232,7 @@ def values_per_worker(variable: Any) -> Sequence[Any]:
 
 
 def of_this_worker(handles: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns, of one handle per worker, that of the worker that is to run the function.
+    """Returns the handle of the worker that is to run the function.
 
     Call it where a function is traced that a coordinator sends to workers, which are
     observed.

@@ -1,1 +1,1 @@
-"""All-reduce: how the gradients of all replicas are summed, and what that costs."""
+"""All-reduce: sums of the gradients of all replicas, and their costs."""

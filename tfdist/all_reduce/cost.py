@@ -1,4 +1,4 @@
-"""What an all-reduce costs: steps, messages, bytes and seconds. Pure formulas.
+"""Costs of all-reduce in steps, messages, bytes and seconds. Pure formulas.
 
 A message between two devices takes `latency + bytes / bandwidth` seconds, and adding
 up `b` bytes takes `b * seconds_per_reduced_byte`. This is the model, often written with
@@ -31,7 +31,7 @@ class CostError(ValueError):
 
 @dataclass(frozen=True)
 class Network:
-    """What connects the devices. Each device has one full-duplex interface.
+    """The network of the devices. Each device has one full-duplex interface.
 
     Attributes:
         latency: Seconds that an empty message takes on an idle network.
@@ -80,9 +80,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an all-reduce costs on any network. Sizes are multiples of the tensor's.
+    """The cost of an all-reduce on any network. Sizes are multiples of the tensor's.
 
-    What one device sends to another in one step is one message.
+    A device sends another at most one message in a step.
 
     Attributes:
         steps: The number of consecutive steps.
@@ -92,7 +92,7 @@ class Cost:
         busiest_size: The size of those messages.
         busiest_link: The most that one interface sends or receives in all steps.
         reduced: The most that one device adds up in a step, added up over all steps.
-        moved: What all devices send in total.
+        moved: The sum of all sizes that devices send.
     """
 
     steps: int

@@ -28,9 +28,9 @@ STAR_BYTES = 32_000
 """The largest bucket that goes to one device and back; larger ones go around the ring.
 
 Measured between 4 and 8 hosts, on links of 200 Mbit/s and 1 Gbit/s and faster ones
-(docs/algorithms.md). Of the sizes tried, 32 KB is the largest at which a call with the star
-takes less time than one with the ring on all of them. At the next, 256 KB, it takes up to
-seven times as long.
+(docs/algorithms.md). Among the sizes tried, 32 KB is the largest at which a call with
+the star takes less time than one with the ring on all of them. At the next, 256 KB, it
+takes up to seven times as long.
 """
 
 # Small enough that buckets leave while the backward pass still runs.
@@ -71,9 +71,9 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
     values in an order that depends on which of them are needed elsewhere.
 
     Slices (`tf.IndexedSlices`) are gathered, not summed, as in TensorFlow's own ops.
-    What is not an all-reduce is left to `tf.distribute.ReductionToOneDevice`: reductions
-    to one device, and gathers. `MirroredStrategy` does not pass int32, nor anything under
-    XLA, to any `cross_device_ops`.
+    Reductions to one device and gathers, which are no all-reduce, are left to
+    `tf.distribute.ReductionToOneDevice`. `MirroredStrategy` passes neither int32 nor
+    anything under XLA to any `cross_device_ops`.
 
     Cost: see `tfdist.all_reduce.cost`.
 
@@ -90,8 +90,7 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
 
     Raises:
         ValueError: If there is no such algorithm, or a size is not positive.
-        TypeError: If an argument is of another type, or `wire_dtype` is neither of the
-            two.
+        TypeError: If an argument is of another type, or `wire_dtype` is another one.
     """
 
     def __init__(

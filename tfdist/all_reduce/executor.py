@@ -14,7 +14,7 @@ from tfdist.all_reduce.half_precision import to_wire, travels_as
 from tfdist.all_reduce.schedule import Schedule, Transfer
 
 IN_FLIGHT_BYTES = 1_000_000
-"""How many bytes may be in flight to a device.
+"""The most bytes that may be in flight to a device.
 
 More than arrive during the round trip of a message, so that the link does not idle.
 """
@@ -24,7 +24,7 @@ Chunk = list[tf.Tensor]
 
 
 class Parcel(NamedTuple):
-    """What one device sends another in one step, in one message per segment."""
+    """The chunks that one device sends another in one step, one message per segment."""
 
     sender: int
     receiver: int
@@ -130,7 +130,7 @@ def _message(
     sends: Sequence[int],
     wire_dtype: tf.DType | None,
 ) -> tf.Tensor:
-    """Returns what a device sends of its chunks, in one message."""
+    """Returns the chunks that a device sends, in one message."""
     own = [held[chunk][segment] for chunk in sends]
     message = to_wire(_joined(own), wire_dtype)
     if not reduces and message.dtype != own[0].dtype:
@@ -149,7 +149,7 @@ def _take(
     sends: Sequence[int],
     message: tf.Tensor,
 ) -> None:
-    """Adds a message to what a device holds, or puts it in its place."""
+    """Adds a message to a device's chunks, or replaces them."""
     own = [held[chunk][segment] for chunk in sends]
     others = _like(own, tf.cast(message, own[0].dtype))
     for chunk, mine, other in zip(sends, own, others, strict=True):
@@ -179,7 +179,7 @@ def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
 
 
 def _is_permutation(parcels: Sequence[Parcel], num_devices: int) -> bool:
-    """Returns whether each device sends one parcel and receives one."""
+    """Returns True if each device sends one parcel and receives one."""
     everyone = list(range(num_devices))
     senders = sorted(parcel.sender for parcel in parcels)
     receivers = sorted(parcel.receiver for parcel in parcels)

@@ -1,4 +1,4 @@
-"""Half precision on the wire: what a message is sent as, and whether it fits."""
+"""Half precision on the wire: the dtype of a message, and whether it fits."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
 
 
 def travels_as(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType:
-    """Returns what values of a dtype are sent as."""
+    """Returns the wire dtype of values of a dtype."""
     return dtype if wire_dtype is None or dtype not in NARROWED else wire_dtype
 
 

@@ -37,7 +37,7 @@ def sharing_memory(devices: Sequence[str]) -> list[list[int]]:
 
 
 def in_one_process(devices: Sequence[str]) -> bool:
-    """Returns whether all devices, given by full name, belong to one process."""
+    """Returns True if all devices, given by full name, belong to one process."""
     return len(set(map(_process, devices))) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Which tensors travel together, and where their bucket is split.
+"""Buckets of tensors that travel together, and the places where buckets are split.
 
 A gradient of a few bytes costs as many messages as a large one, and a gradient of a
 gigabyte keeps all others waiting. So tensors are packed into buckets, a bucket is split
@@ -85,8 +85,8 @@ def slices_of_parts(sizes: Sequence[int], bounds: Sequence[int]) -> list[list[Sl
 
     Parts begin at `bounds`, and the last one ends at the last of these.
 
-    >>> slices_of_parts([3, 4], [0, 2, 7])
-    [[Slice(tensor=0, start=0, stop=2)], [Slice(tensor=0, start=2, stop=3), Slice(tensor=1, start=0, stop=4)]]
+    >>> [[(*each,) for each in part] for part in slices_of_parts([3, 4], [0, 2, 7])]
+    [[(0, 0, 2)], [(0, 2, 3), (1, 0, 4)]]
     """
     starts = [0]
     for size in sizes:

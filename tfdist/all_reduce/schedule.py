@@ -1,4 +1,4 @@
-"""Who sends which chunk of a tensor to whom, and when: all-reduce as plain data.
+"""Schedules of all-reduce as plain data: transfers of chunks, step by step.
 
 Every device has a tensor of the same shape, and finally each has the sum of all. A
 schedule splits the tensor into chunks, and says which transfers happen in which step.
@@ -93,11 +93,11 @@ class Schedule:
         return 0
 
     def sent(self, device: int) -> Fraction:
-        """Returns what a device sends, as a multiple of the tensor's size."""
+        """Returns the size that a device sends, relative to the tensor's size."""
         return self._size(each.sender == device for each in self.transfers)
 
     def received(self, device: int) -> Fraction:
-        """Returns what a device receives, as a multiple of the tensor's size."""
+        """Returns the size that a device receives, relative to the tensor's size."""
         return self._size(each.receiver == device for each in self.transfers)
 
     @property
@@ -112,7 +112,7 @@ class Schedule:
 
     @property
     def links(self) -> dict[tuple[int, int], Fraction]:
-        """What each sender sends each receiver, as a multiple of the tensor's size."""
+        """Sizes sent on each (sender, receiver) link, relative to the tensor's size."""
         chunks = Counter((each.sender, each.receiver) for each in self.transfers)
         return {link: Fraction(n, self.num_chunks) for link, n in chunks.items()}
 
@@ -218,7 +218,7 @@ def halving_doubling(num_devices: int) -> Schedule:
     while distance:
         for d in range(p):
             peer = d ^ distance
-            # Of the chunks that both still sum, the half with the peer's own number.
+            # The half of the chunks that both still sum with the peer's own number.
             first = peer - peer % distance
             reductions += [
                 Transfer(step, d, peer, chunk, True)

@@ -2,8 +2,7 @@
 
     python -m tfdist.checkpoint DIRECTORY
 
-The exit status is 0 if all of them can be read, 1 if one cannot, and 2 if there is no
-checkpoint.
+The exit status is 0 if all of them can be read, 1 if one cannot, 2 if there is none.
 """
 
 import sys

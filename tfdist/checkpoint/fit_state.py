@@ -1,4 +1,4 @@
-"""What a checkpoint of a `fit` holds, and how another process continues from there."""
+"""Contents of a `fit` checkpoint, and continuation from it in another process."""
 
 import logging
 import sys
@@ -32,7 +32,7 @@ READ_ERRORS = (
     KeyError,
     zipfile.BadZipFile,
 )
-"""What reading a checkpoint raises if its files are damaged.
+"""The errors of reading a checkpoint whose files are damaged.
 
 A large file has no checksum in the manifest, so only its reader notices.
 """

@@ -21,7 +21,7 @@ from tfdist.checkpoint.store import CheckpointStore
 class Keeper:
     """Keeps the checkpoints of every `fit`, each in a directory of its own.
 
-    `join` waits for the steps that are under way.
+    `join` waits for the steps that are in flight.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Keeper:
         if self._options.directory is None:
             yield None
             return
-        # By number: a program that is started again finds its n-th `fit` by it.
+        # Numbered, so that a restarted program finds its n-th `fit`.
         directory = Path(self._options.directory, f"fit-{self._fits:03d}")
         self._fits += 1
         with contextlib.ExitStack() as stack:
@@ -83,7 +83,7 @@ class Keeper:
 
     @property
     def is_keeping(self) -> bool:
-        """True if a `fit` with checkpoints is under way."""
+        """True if a `fit` with checkpoints is running."""
         return self._fit is not None
 
     def start_of_data(self) -> Snapshot | None:
@@ -148,7 +148,7 @@ class KeptData:
             return iter(self._dataset)
         if start.data is not None:
             iterator = iter(self._dataset)
-            with contextlib.suppress(tf.errors.OpError):  # Of another dataset.
+            with contextlib.suppress(tf.errors.OpError):  # Another dataset's.
                 _tf.restore_iterator(iterator, start.data)
                 return iterator
         # Each iteration over a dataset that shuffles has an order of its own.

@@ -35,7 +35,7 @@ from tfdist.cluster.liveness.supervision import report_training
 _log = logging.getLogger("tfdist")
 
 _VALUES, _METRIC = "values.npz", "metric-"
-# How often the processes ask each other whether a checkpoint is due.
+# The interval at which processes ask each other whether a checkpoint is due.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _DRAIN_SECONDS = 30.0
 
@@ -50,7 +50,7 @@ class Group(Protocol):
         ...
 
     def bytes_of_chief(self, data: bytes) -> bytes:
-        """Returns what the chief has passed."""
+        """Returns the value that the chief has passed."""
         ...
 
 
@@ -72,7 +72,7 @@ class KeptFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
     It comes after the callbacks whose state it keeps. A process that does not write has
-    no store. `join` waits for the steps that are under way.
+    no store. `join` waits for the steps that are in flight.
     """
 
     async_safe = True
@@ -122,7 +122,7 @@ class KeptFit(keras.callbacks.Callback):
             append_to_logs(self._callbacks)
 
     def _read(self) -> bytes:
-        """Reads the newest checkpoint that is whole, and returns what the others need."""
+        """Reads the newest intact checkpoint, and returns the others' part of it."""
         assert self._store
         for path in self._store.whole():
             try:
@@ -214,7 +214,7 @@ class KeptFit(keras.callbacks.Callback):
             self._batches_before = data.taken
             return 0
         self._batches_before = found.position.batches_before
-        # By this count, 0 in a new process, Keras opens the dataset anew.
+        # Keras opens the dataset anew if this count is 0, as in a new process.
         epoch_iterator._steps_seen += self._batches_before
         return found.position.step
 
@@ -229,7 +229,7 @@ class KeptFit(keras.callbacks.Callback):
             )
 
     def _is_due(self, batch: int) -> bool:
-        """Whether a checkpoint is due, which all processes find at the same step.
+        """Returns True if a checkpoint is due; all processes agree on the step.
 
         Cost: a message of 8 bytes per process, each second and at the start of each epoch.
         """

@@ -1,4 +1,4 @@
-"""Where `fit` writes checkpoints, how often, and how many it keeps."""
+"""Options for the checkpoints of `fit`."""
 
 import os
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from tf_config import contract
 
 @dataclass
 class CheckpointOptions:
-    """Where each `fit` writes checkpoints, how often, and how many it keeps.
+    """The directory of `fit` checkpoints, their interval, and how many to keep.
 
-    None is nowhere. The interval is in seconds; the newest `to_keep` remain.
+    Without a directory (None) there are none. The interval is in seconds; the newest
+    `to_keep` remain.
     """
 
     directory: str | os.PathLike[str] | None

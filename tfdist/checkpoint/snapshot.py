@@ -17,8 +17,7 @@ class Position:
     """The position of a `fit`: all steps before it have finished.
 
     `step` is the next one in the epoch. `batches` is how many batches were read since
-    the iteration of the dataset began, of which `batches_before` belong to earlier
-    epochs.
+    the iteration of the dataset began, `batches_before` of them in earlier epochs.
     """
 
     epoch: int
@@ -74,8 +73,7 @@ class Snapshot:
     def read(cls, path: Path) -> "Snapshot":
         """Reads a snapshot that `write` has written.
 
-        Raises OSError, ValueError or tf.errors.OpError if a file cannot be read or is
-        corrupt.
+        Raises OSError, ValueError or tf.errors.OpError if a file is unreadable.
         """
         found = cls.unpacked(cls.packed(path))
         state = vars(found).copy()
@@ -93,7 +91,7 @@ class Snapshot:
 
     @staticmethod
     def packed(path: Path) -> bytes:
-        """Returns what `write` has written, but for the dataset's state."""
+        """Returns the bytes that `write` has written, without the dataset's state."""
         state, arrays = (path / each for each in (_STATE, _ARRAYS))
         return b"\n".join([state.read_bytes(), arrays.read_bytes()])
 

@@ -38,7 +38,7 @@ class CorruptCheckpointError(ValueError):
 
 
 class CheckpointDirError(ValueError):
-    """A directory to which no checkpoint can be written."""
+    """A directory that checkpoints cannot be written to."""
 
 
 def name_of(number: int) -> str:

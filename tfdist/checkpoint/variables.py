@@ -65,7 +65,7 @@ class VariableWriter:
 
 
 def _reads(graph: tf.Graph) -> list[tf.Operation]:
-    """Returns what reads a variable."""
+    """Returns the operations that read a variable."""
     return [
         each
         for each in graph.get_operations()
@@ -74,7 +74,7 @@ def _reads(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def read(path: Path, **groups: Sequence[Any]) -> None:
-    """Reads groups of variables, in the number and order in which they were written.
+    """Reads groups of variables in the number and order of their writing.
 
     They may live on other ps than when they were written, and have other shards. Raises
     tf.errors.OpError if a ps cannot read them, or the data is corrupt.
@@ -101,7 +101,7 @@ def _bytes_of(variable: Any) -> int:
     size = tf.as_dtype(variable.dtype).size
     if growth_of(variable) is None:
         return math.prod(variable.shape) * size
-    # What is only reserved is not written, and could be more than the disk has.
+    # Reserved rows are not written, and could be more than the disk has room for.
     rows = sum(shard.rows_in_use() for shard in _tf.value_of(variable).shards)
     return int(rows) * (math.prod(variable.shape[1:]) * size + _BYTES_OF_ID)
 

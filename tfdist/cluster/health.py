@@ -44,7 +44,7 @@ class Server:
 
 
 def problem_of(answer: Any) -> str | None:
-    """Returns what is wrong with a server that was asked, or None if it is alive."""
+    """Returns the problem of a server that was asked, or None if it is alive."""
     error = answer.exception()
     if error is None:
         return None

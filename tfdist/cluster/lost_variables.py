@@ -52,7 +52,7 @@ def losing_variables(strategy: str) -> Iterator[None]:
     if not _kept():
         yield
         return
-    gc.collect()  # Those of models that were deleted are no loss.
+    gc.collect()  # Variables of deleted models are no loss.
     kept = _kept()
     if kept:
         _log.warning(

@@ -30,14 +30,14 @@ def check_eager(strategy: str) -> None:
 Given: TypeAlias = (
     tf.distribute.cluster_resolver.ClusterResolver | tf_config.TFConfig | None
 )
-"""What a strategy takes as `cluster_resolver`."""
+"""The types that a strategy takes as `cluster_resolver`."""
 
 
 def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TFConfig:
     """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
     Args:
-        given: What the strategy was given.
+        given: The strategy's argument.
         launch: The flags of `python -m launch.local` that start such a cluster.
         is_chief: True if this process is the chief where a resolver names no task.
     """
@@ -187,7 +187,7 @@ class JoinsOnce:
 
 
 class Membership:
-    """Whether this process has joined a cluster. TensorFlow allows that only once."""
+    """Cluster membership of this process, which TensorFlow allows only once."""
 
     def __init__(self) -> None:
         # With the process id, since the fork of a process that joined has not joined.
@@ -213,7 +213,7 @@ class Membership:
         self._joined = (os.getpid(), type(strategy).__name__)
         # Weakly, or this module would keep the strategy alive until the exit.
         self._strategy = weakref.ref(strategy)
-        # By then servers may be gone that TensorFlow would have delete functions.
+        # At exit, servers may be gone that TensorFlow would ask to delete functions.
         atexit.register(_tf.keep_functions)
 
 

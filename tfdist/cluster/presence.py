@@ -1,4 +1,4 @@
-"""Which workers take part in a running program: some come later, and some go away."""
+"""Workers that take part in a running program, and may join late or leave."""
 
 import logging
 import os
@@ -94,7 +94,7 @@ class Presence:
             # Without the lock first: one that stays away must not delay the others.
             if self._problems([task]):
                 if task in self._connected:
-                    # Or else every newly traced function would be sent to it.
+                    # Otherwise every newly traced function would be sent to it.
                     self._change()
             elif self._change(joining=task):
                 _log.warning(
@@ -148,7 +148,7 @@ def members_of(
     To change its cluster, TensorFlow asks each server of the new one, and waits for its
     answer without a deadline. A worker that has ended is left out: its next step fails,
     and it comes back in its turn. One that is only silent may be stopped or slow, with
-    a step under way, so nothing is changed until it answers or ends. Returns none while
+    a step in flight, so nothing is changed until it answers or ends. Returns none while
     nothing may be changed.
     """
     for task, problem in problems.items():

@@ -18,7 +18,7 @@ def have_workers_reach_ps(
 ) -> None:
     """Waits until each worker has received a value from each ps.
 
-    A worker that was there while a ps was away fails whatever it asks of the new one
+    A worker that was there while a ps was away fails in all requests to the new one
     for up to a second, since gRPC tries to connect again only after a pause. The first
     steps of a program that was restarted with its ps would fail by that. Costs one call
     per worker, in parallel. Each worker may try for `timeout` seconds.
@@ -61,7 +61,7 @@ def try_until_reached(
 ) -> None:
     """Calls `receive` until it finds no ps out of reach, for `timeout` seconds at most.
 
-    Whatever else fails is the worker's own loss, which training recovers from.
+    Any other failure is the worker's own loss, which training recovers from.
     """
     deadline = time.monotonic() + timeout
     while True:

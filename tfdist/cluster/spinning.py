@@ -1,4 +1,4 @@
-"""Whether the idle threads of a process spin, or sleep until there is work.
+"""Choice between idle threads that spin and idle threads that sleep.
 
 A thread of TensorFlow that runs out of work looks for more in a loop before it sleeps.
 That is a bet on work within microseconds. A step on parameter servers mostly waits for
@@ -22,8 +22,8 @@ def spins() -> bool:
 def configure_this_process() -> None:
     """Applies the choice to the threads that TensorFlow creates from now on.
 
-    Those of the first computation, and of a server, are created only once. After that
-    there is no effect.
+    The threads of the first computation, and of a server, are created only once. Later
+    calls have no effect.
     """
     if not spins():
         _tf.disable_thread_spinning()

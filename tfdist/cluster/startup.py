@@ -34,8 +34,8 @@ def wait_for(
 
     TensorFlow itself connects without a deadline, and hangs without a message. All have
     `timeout` seconds together; `advice` ends the error. With `servers`, each must also
-    answer as a TensorFlow server. Returns the workers that do not answer yet, of which
-    `min_workers` are enough.
+    answer as a TensorFlow server. Returns the workers that do not answer yet, where
+    `min_workers` workers are enough.
 
     Raises:
         StartupTimeoutError: If a task does not answer in time; names all that did not.
@@ -132,8 +132,7 @@ def _accepts(address: str) -> bool:
 class _Probe:
     """Tries repeatedly to connect to an address, in a background thread.
 
-    A host name lookup has no timeout, so in the caller's thread it could outlast the
-    deadline.
+    A host name lookup has no timeout, so the caller's thread could miss the deadline.
     """
 
     def __init__(self, address: str, server: bool) -> None:

@@ -1,1 +1,1 @@
-"""When a step may start and write, and which gradients count. Pure."""
+"""Policies for when steps start and write, and which gradients count. Pure."""

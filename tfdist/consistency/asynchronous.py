@@ -19,7 +19,7 @@ class Asynchronous:
 
     @property
     def is_free(self) -> bool:
-        """That no step ever waits."""
+        """True, because no step ever waits."""
         return True
 
     def may_start(self, step: Step, state: State) -> bool:

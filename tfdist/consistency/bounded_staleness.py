@@ -1,4 +1,4 @@
-"""No worker gets more than some steps ahead of what another has read. Pure."""
+"""Bound on how far a worker gets ahead of what another has read. Pure."""
 
 import math
 from collections.abc import Iterable
@@ -63,13 +63,13 @@ class BoundedStaleness:
     def may_start(self, step: Step, state: State) -> bool:
         """Returns True if all steps can still keep the bound if this one starts now.
 
-        A write under way counts against it: the step may read weights from before.
+        A write in flight counts against it: the step may read weights from before.
         """
         writing = sum(1 for _ in state.in_phase(Phase.WRITING))
         return _feasible([*self._rooms(state, step), self.max_staleness - writing])
 
     def may_write(self, step: Step, state: State) -> bool:
-        """Whether all other steps can still keep the bound if this one writes now."""
+        """Returns True if all other steps can still keep the bound after this write."""
         return _feasible(room - 1 for room in self._rooms(state, step))
 
     def counts(self, gradient: Gradient, state: State) -> bool:
@@ -86,10 +86,10 @@ class BoundedStaleness:
 
 
 def _feasible(rooms: Iterable[float]) -> bool:
-    """Whether steps that can each bear a number of writes before their own can all write.
+    """Returns True if all steps can write, each after at most its room of others.
 
-    One by one, the one with the least room first: the schedule of earliest deadlines, which
-    is feasible if any is (J. R. Jackson, 1955). So the oldest step may always write, and
-    no set of steps waits for each other.
+    Steps write one by one, the one with the least room first. This is the schedule of
+    earliest deadlines, which is feasible if any schedule is (J. R. Jackson, 1955). So
+    the oldest step may always write, and no set of steps waits for each other.
     """
     return all(room >= before for before, room in enumerate(sorted(rooms)))

@@ -1,4 +1,4 @@
-"""What follows from a policy: who has to be asked, and what it goes together with. Pure."""
+"""Combinations of a policy with other arguments, and policies that never wait. Pure."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> Non
     """Checks that a policy can be kept if values move as an exchange says.
 
     Args:
-        policy: When a step may start.
+        policy: The policy of consistency.
         exchange: How often values move.
-        wire_dtype: In which dtype they do, or None for their own.
+        wire_dtype: The dtype in which they do, or None for their own.
 
     Raises:
         ValueError: If it cannot.

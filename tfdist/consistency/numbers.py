@@ -12,7 +12,7 @@ def count_of(owner: str, name: str, value: Any, least: int, otherwise: str = "")
         name: Its name there.
         value: Any integer type; NumPy's integers count too, booleans do not.
         least: The least that is allowed.
-        otherwise: What else is allowed, in words.
+        otherwise: Other values that are allowed, in words.
 
     Raises:
         TypeError: If it is not an integer.

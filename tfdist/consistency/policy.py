@@ -1,4 +1,4 @@
-"""What a policy of consistency decides, and what it knows. Pure."""
+"""Interface of consistency policies, and the state that they decide on. Pure."""
 
 import enum
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Phase(enum.IntEnum):
-    """What a worker's step is doing."""
+    """The phase of a worker's step."""
 
     # From 1: gates keep these numbers on a ps, where 0 is an idle worker.
     STARTING = 1
@@ -26,7 +26,7 @@ class Step:
         phase: Whether it waits to start, has read the weights or may just do so, waits to
             write, or may write.
         began: How many writes of other workers were complete when it started. One that
-            was under way then is not among them: it may have changed weights that the
+            was in flight then is not among them: it may have changed weights that the
             step read later.
         round: How many updates had been applied when it started.
     """
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a step has computed.
+    """A gradient that a step has computed.
 
     Attributes:
         worker: The index of its worker.
@@ -55,7 +55,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class State:
-    """What is known of all steps.
+    """The known state of all steps.
 
     Attributes:
         written: How many steps were allowed to write; those of a round, once it is full.
@@ -79,7 +79,7 @@ class State:
 
 
 class Consistency(Protocol):
-    """When a step may start, and which gradients count.
+    """Decides when a step may start, and which gradients count.
 
     A policy of your own needs these two methods. It may also have `may_write`, with the
     arguments of `may_start`, for steps whose gradients have been computed, and a number
@@ -87,7 +87,7 @@ class Consistency(Protocol):
     """
 
     def may_start(self, step: Step, state: State) -> bool:
-        """Whether a step may read the weights and start now. If not, it waits."""
+        """Returns True if a step may read the weights and start; else it waits."""
         ...
 
     def counts(self, gradient: Gradient, state: State) -> bool:

@@ -8,7 +8,7 @@ from tfdist.consistency.policy import Gradient, Phase, State, Step
 
 @dataclass
 class Released:
-    """What may continue after an event.
+    """The steps and gradients that an event releases.
 
     Attributes:
         started: The workers whose steps may start.
@@ -43,7 +43,7 @@ class Schedule:
         policy: The policy, resolved for the number of workers.
 
     Attributes:
-        state: What the policy knows.
+        state: The policy's knowledge of all steps.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -76,7 +76,7 @@ class Schedule:
     def _release(self) -> Released:
         released = Released()
         may_write = getattr(self.policy, "may_write", _always)
-        # Writes first: whoever starts afterwards reads what they have written.
+        # Writes first, so that steps which start afterwards read them.
         for step in list(self.state.in_phase(Phase.READY)):
             if may_write(step, self.state):
                 self._write(step, released)
@@ -91,7 +91,7 @@ class Schedule:
         self._change(
             step.worker,
             phase=Phase.COMPUTING,
-            # A write under way may reach a ps before or after this step reads: it
+            # A write in flight may reach a ps before or after this step reads: it
             # counts as later.
             began=self.state.written - writing,
             round=self.state.round,

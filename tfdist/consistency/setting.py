@@ -45,7 +45,7 @@ def setting_of(policy: Any, num_workers: int) -> str:
 
     Args:
         policy: The policy, resolved for the number of workers.
-        num_workers: That number.
+        num_workers: The number of workers.
     """
     if policy == Asynchronous():
         return contract.ASYNCHRONOUS

@@ -1,4 +1,4 @@
-"""How stale steps were, and how long workers waited. Pure."""
+"""Reports of how stale steps were and how long workers waited. Pure."""
 
 import os
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class StalenessReport:
             in all. An array of shape `[num_workers, 2]`.
         dropped: How many gradients of each worker came after their round was full, and
             are not among the counts. An integer array of shape `[num_workers]`.
-        names: What each row is called; by default its number. If workers have several
+        names: The name of each row, by default its number. If workers have several
             devices, each device has a row.
     """
 
@@ -36,7 +36,7 @@ class StalenessReport:
     names: tuple[str, ...] = ()
 
     def since(self, earlier: "StalenessReport") -> "StalenessReport":
-        """Returns what has been counted since an earlier report."""
+        """Returns the counts since an earlier report."""
         return StalenessReport(
             self.counts - earlier.counts,
             self.seconds - earlier.seconds,

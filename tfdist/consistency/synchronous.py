@@ -18,7 +18,7 @@ class Synchronous:
     count. A late one is dropped by its round's number, on every ps, and its worker joins the
     current round (J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016,
     arXiv:1604.00981, section 4). A worker computes one gradient per round, or more if those
-    under way are too few to complete it, as at the end of an epoch.
+    in flight are too few to complete it, as at the end of an epoch.
 
     The batch of a dropped gradient has been handed out, and is not learned from: each batch
     of an epoch is handed out once, and an epoch has fewer updates. The logs of an epoch have

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class StepTimes(NamedTuple):
-    """When a step did what: seconds since the epoch of Unix.
+    """The times of one step, in seconds since the Unix epoch.
 
-    Those of `pulled` and `pushed` are of the clock of the worker's machine, and all others
-    of that of the ps at which steps take their turns.
+    `pulled` and `pushed` are by the clock of the worker's machine, all others by the
+    clock of the ps at which steps take their turns.
 
     Attributes:
         worker: The index of the worker.
@@ -42,8 +42,7 @@ def events_of(
 ) -> list[dict[str, Any]]:
     """Returns the events of steps, in microseconds, one process per replica.
 
-    A part that has not taken any time, such as a wait of an asynchronous step, has no
-    event.
+    A part that takes no time, such as a wait of an asynchronous step, has no event.
 
     >>> [step, pull] = events_of([(1, 0, 0, 2e-3, 2e-3, 2e-3, 2e-3, 2e-3)], "01")[2:]
     >>> pull["name"], pull["pid"], pull["ts"], pull["dur"]

@@ -1,4 +1,4 @@
-"""Where the rows of an array are in a file."""
+"""Positions of an array's rows in a file."""
 
 import mmap
 import os
@@ -19,9 +19,9 @@ class ArrayFile:
 
     Attributes:
         stamp: The file.
-        offset: Where the first row begins, in elements.
-        shape: Of the array; its first axis counts the examples.
-        dtype: Of its elements.
+        offset: The beginning of the first row, in elements.
+        shape: The array's shape; its first axis counts the examples.
+        dtype: The array's dtype.
     """
 
     stamp: Stamp
@@ -31,7 +31,7 @@ class ArrayFile:
 
     @property
     def end(self) -> int:
-        """Where the last row ends, in elements."""
+        """The end of the last row, in elements."""
         return self.offset + int(np.prod(self.shape))
 
 

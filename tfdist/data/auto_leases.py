@@ -20,7 +20,7 @@ from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import PYTHON_OPS, all_called, all_nodes, library_of
 
 MAX_CONSTANT_BYTES = 2**20
-"""Of the arrays that a pipeline uses. Each function on the workers has a copy per step."""
+"""The most bytes of a pipeline's arrays, which worker functions copy per step."""
 
 _MAX_IN_MEMORY_BYTES = 64 * 2**20
 _OTHER_READERS = ("FixedLengthRecord", "TextLine", "CSV", "Csv", "Sql")
@@ -136,7 +136,7 @@ def _paths(parts: Parts) -> tuple[str, ...]:
 
 
 def _check(reads: Any) -> None:
-    """Checks that a worker computes what the chief would."""
+    """Checks that a worker computes the same as the chief would."""
     constants = [node for node in reads.node if node.op == "Const"]
     size = sum(node.attr["value"].tensor.ByteSize() for node in constants)
     if size > MAX_CONSTANT_BYTES:
@@ -194,7 +194,7 @@ def check_operation(node: Any) -> None:
         raise chief_only_reasons.keeps_state(node.op)
     if node.op in _OF_A_PLACE or any(part in node.op for part in _PARTS_OF_NAMES):
         raise chief_only_reasons.of_a_place(node.op)
-    # Those that take it as an input are the stateless ones.
+    # Operations that take the seed as an input are the stateless ones.
     if any(each.name in ("seed", "seed2") for each in definition.attr):
         raise chief_only_reasons.drawn_with_seed(node.op)
 

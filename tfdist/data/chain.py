@@ -1,12 +1,12 @@
 """The transformations of a dataset from its end to the records it reads, as a graph.
 
 The graph of a dataset (a `GraphDef`) is taken apart in two. In the graph of leases, each
-reader of TFRecord files is replaced by one that yields where the records are, and whatever
-changes an example is left out: so it has the elements of the dataset in their order, and
-of each only its examples' places. The graph that reads has the rest.
+reader of TFRecord files is replaced by one that yields where the records are, and all
+that changes an example is left out. So it has the elements of the dataset in their
+order, and of each only its examples' places. The graph that reads has the rest.
 
-What is listed here is taken apart, and nothing else: an operation that a later TensorFlow
-adds is not known to be the same by leases.
+Only the operations listed here are taken apart, because an operation that a later
+TensorFlow adds is not known to be the same by leases.
 """
 
 import itertools
@@ -178,7 +178,7 @@ def _reads(definition: Any, chain: Sequence[Any]) -> Any:
     return _reachable(reads, below)
 
 
-_STRING, _RESOURCE, _VARIANT = 7, 20, 21  # Of TensorFlow's `DataType`.
+_STRING, _RESOURCE, _VARIANT = 7, 20, 21  # Numbers of TensorFlow's `DataType`.
 
 
 def _have_strings(node: Any, is_batch: bool) -> None:

@@ -1,4 +1,4 @@
-"""Reasons for which only the chief can read a dataset, and what to do about each."""
+"""Reasons why only the chief can read a dataset, with the remedy for each."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ class OnlyTheChiefReads(Exception):
 def _reason(
     why: str, what_to_do: str, matters: bool = True
 ) -> Callable[..., OnlyTheChiefReads]:
-    """Returns what makes the error of a reason, given what the braces in `why` stand for."""
+    """Returns a maker of a reason's error, given the values of the braces in `why`."""
     return lambda *given: OnlyTheChiefReads(why.format(*given), what_to_do, matters)
 
 

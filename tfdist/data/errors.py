@@ -1,4 +1,4 @@
-"""What is wrong with a source of data."""
+"""Errors about sources of data."""
 
 
 class SourceError(ValueError):

@@ -28,10 +28,10 @@ PART = frozenset(
         "TakeDataset",
     }
 )
-# What else is in a function from the name of a file to its records. No other operation
-# could make another name of it.
+# The other operations of a function from the name of a file to its records. None of
+# them could make another name of it.
 _NAMES = frozenset({"Const", "Identity", "NoOp", "Reshape", "TensorSliceDataset"})
-_STRING = 7  # Of TensorFlow's `DataType`.
+_STRING = 7  # The number of TensorFlow's `DataType`.
 
 
 def replace_readers(definition: Any, node: Any, places: Any) -> None:
@@ -97,7 +97,7 @@ def _is_name(node: Any) -> bool:
 
 
 def _is_empty(node: Any) -> bool:
-    """Whether a node is a constant without any value, or with an empty string."""
+    """Returns True if a node is a constant without values, or with an empty string."""
     if node is None or node.op != "Const":
         return False
     tensor = node.attr["value"].tensor

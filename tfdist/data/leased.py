@@ -42,9 +42,9 @@ class LeasedDataset(_tf.SameDataset):
         whole: Takes such a lease, and returns the examples at once, along the first axis;
             None if only `open_lease` can.
         has_batches: Whether each lease is of a batch.
-        source: What is read.
-        stages: What `open_lease` does, in order: a name, and what opens a lease up to
-            there. One stage, "reading", without it.
+        source: The source to read.
+        stages: The stages of `open_lease`, in order: a name, and a function that opens
+            a lease up to there. One stage, "reading", without it.
 
     Attributes:
         stages: These.
@@ -73,7 +73,7 @@ class LeasedDataset(_tf.SameDataset):
     def read(self, *lease: tf.Tensor) -> Any:
         """Reads the element of a lease, in the process and the graph that call it."""
         if not self._has_batches:
-            # What opens leases takes several at a time.
+            # The function that opens leases takes several at a time.
             lease = tuple(part[tf.newaxis] for part in lease)
         return self._open(*lease).get_single_element()
 
@@ -193,7 +193,7 @@ class LeasedDataset(_tf.SameDataset):
         batch_size: int,
         drop_remainder: bool,
     ) -> Any:
-        """Returns a dataset with leases of that size, of which each is read as a batch."""
+        """Returns a dataset with leases of that size, each read as a batch."""
         if self._has_batches:
             return batched(super())
         leases = self.leases.batch(batch_size, drop_remainder)
@@ -216,7 +216,7 @@ class LeasedDataset(_tf.SameDataset):
         return self._ordered(self.leases.skip(*args, **options))
 
     def shard(self, *args: Any, **options: Any) -> Any:
-        """Takes one lease of so many."""
+        """Takes one lease of several."""
         return self._ordered(self.leases.shard(*args, **options))
 
     def prefetch(self, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a pipeline costs on each worker, and what would help."""
+"""Reports of a pipeline's cost on each worker, with advice."""
 
 import statistics
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfdist._support.views import render, table_of
 
 MIN_SHARE = 0.1
-"""Below this share of a step, reading is not what limits training."""
+"""The share of a step below which reading does not limit training."""
 
 _SLOW = 3.0
 _HELPS = {
@@ -32,10 +32,10 @@ _HELPS = {
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """How long each worker takes to read a batch, stage by stage.
+    """The time that each worker takes to read a batch, stage by stage.
 
     Attributes:
-        stages: What is done for a batch, such as "reading", "map 1" and "batch", in order.
+        stages: The stages of a batch, such as "reading", "map 1" and "batch", in order.
         seconds: For each worker, the seconds of each stage for a batch, read alone; empty
             for a worker that did not answer.
         step_seconds: The seconds of a training step on each worker, its reading included;
@@ -71,7 +71,7 @@ class PipelineReport:
 
     @property
     def helps(self) -> str:
-        """What would help, by the stage that costs most on all workers together.
+        """Advice for the stage that costs most on all workers together.
 
         >>> PipelineReport(("reading", "batch"), ((0.1, 0.2),), (40.0,)).helps
         'nothing here: reading is 1% of a step, and the steps themselves are the rest'
@@ -119,7 +119,7 @@ class PipelineReport:
 
 
 def _kind(stage: str) -> str:
-    """Returns which of the helps is for a stage.
+    """Returns the kind of advice for a stage.
 
     >>> _kind("map 2 (parse)"), _kind("padded_batch")
     ('map', 'batch')

@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file begin.
+"""Offsets of the records in a TFRecord file.
 
 A record is its length in 8 bytes, a checksum of 4, that many bytes, and a checksum of 4:
 https://www.tensorflow.org/tutorials/load_data/tfrecord. Only the lengths are read.
@@ -14,7 +14,7 @@ from tfdist.data.source_files import Stamp
 
 _HEADER = struct.Struct("<Q4x")
 _FRAME = _HEADER.size + 4
-# Of CRC-32C, bits reversed, and what TensorFlow adds to a rotated checksum.
+# CRC-32C, bits reversed, and the number that TensorFlow adds to a rotated checksum.
 _CASTAGNOLI, _MASK = 0x82F63B78, 0xA282EAD8
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
@@ -36,8 +36,8 @@ def record_offsets(stamp: Stamp) -> np.ndarray:
 def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
     """Returns where each record of a file begins, and what is wrong behind the last one.
 
-    Who reads the file from its beginning meets a problem only where it is. Costs as much as
-    `record_offsets`.
+    A reader of the file from its beginning meets a problem only where it is. Costs as
+    much as `record_offsets`.
     """
     offsets: list[int] = []
     problem, at = "", 0
@@ -65,7 +65,7 @@ def records_before_a_problem(stamp: Stamp) -> tuple[np.ndarray, str]:
 
 
 def _is_record(header: bytes) -> bool:
-    """Whether the checksum of a record's length is right: any length may look compressed."""
+    """Returns True if the checksum is right; a length may look like compressed data."""
     crc = 0xFFFFFFFF
     for byte in header[:8]:
         crc ^= byte

@@ -1,7 +1,7 @@
-"""Where the records of TFRecord files are: a string for each, which is a lease.
+"""Places of records in TFRecord files, each a string that serves as a lease.
 
 The chief looks into a file when its turn comes, in each iteration, as a reader of its
-records would. What it finds is kept while the file does not change.
+records would. The places are kept while the file does not change.
 """
 
 import functools
@@ -24,7 +24,7 @@ TURN_OFF = (
 )
 
 _PROBLEM = re.compile(rf"assertion failed: \[(.*; {re.escape(TURN_OFF)})\]")
-_DIGITS = 20  # Of a byte in a file; its path follows.
+_DIGITS = 20  # Digits of an offset in bytes; the path follows.
 # A file with many records has its places computed this many at a time.
 _AT_ONCE = 1024
 _MOST_FILES_KEPT = 4096
@@ -75,7 +75,7 @@ def _called(
 
 
 def source_error(message: str) -> SourceError | None:
-    """Returns what TensorFlow's message of an error says of places, if it does.
+    """Returns the part of TensorFlow's error message about places, if it has one.
 
     >>> source_error(f"assertion failed: [/a is truncated; {TURN_OFF}] [Op: Next]").args[0]
     '/a is truncated; options...
@@ -120,7 +120,7 @@ def _some_places(names: Any, seen: Any, chunk: Any) -> np.ndarray:
         found += [b"%020d" % n + path for n in offsets[max(begin, 0) : max(end, 0)]]
         begin -= len(offsets)
         if problem:
-            # What comes before it is read, as by a reader of the file.
+            # The records before the problem are read, as by a reader of the file.
             if not found and begin >= 0:
                 raise SourceError(problem)
             break

@@ -1,4 +1,4 @@
-"""The files of a source, what they were like, and how errors name what a lease has."""
+"""The files of a source, their recorded state, and errors about a lease's files."""
 
 import hashlib
 import os
@@ -14,12 +14,12 @@ from tfdist.data.errors import SourceError
 
 @dataclass(frozen=True)
 class Stamp:
-    """A file, and what tells whether it has changed.
+    """A file, and its state, which tells whether it has changed.
 
     Attributes:
         path: The absolute path.
         size: In bytes.
-        modified: When it was last written, in nanoseconds.
+        modified: The time of the last write, in nanoseconds.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Stamp:
         return cls(absolute, found.st_size, found.st_mtime_ns)
 
     def check(self) -> None:
-        """Checks that the file is what it was."""
+        """Checks that the file has not changed."""
         now = Stamp.of(self.path)
         if now.size != self.size:
             changed = f"has {now.size:,} bytes, and had {self.size:,} before"
@@ -79,17 +79,17 @@ class SourceFiles:
 
     @property
     def digest(self) -> str:
-        """What is another one once a file has another size, or was written again."""
+        """A digest that changes if a file is written again or changes its size."""
         told = [(each.size, each.modified) for each in self.files]
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """Checks that the files are what they were."""
+        """Checks that the files have not changed."""
         for each in self.files:
             each.check()
 
     def what_changed(self, reason: str) -> str:
-        """Returns what has become of the files, or "" if something else failed.
+        """Returns the change of the files, or "" if something else failed.
 
         The reason names a file that a worker alone cannot open.
         """

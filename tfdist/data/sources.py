@@ -21,7 +21,7 @@ from tfdist.data.source_files import Stamp, of_examples, of_records
 _MAX_SENT_BYTES = 1024
 # Files whose records are found at the same time: on a network, each read is a wait.
 _THREADS = 16
-# How many indices the chief computes at once: one by one takes ten times as long.
+# Indices that the chief computes at once; one by one takes ten times as long.
 _AT_ONCE = 1024
 
 
@@ -41,7 +41,7 @@ def from_source(
             or a small array in memory, such as labels or the paths of images: its rows
             travel with the leases. Examples are along the first axis.
         shuffle: Whether each epoch has the examples in an order of its own.
-        seed: Of these orders.
+        seed: The seed of these orders.
         block: How many examples that follow each other stay together when shuffled. A
             disk reads a block faster than as many examples; then shuffle within:
             `from_source(..., shuffle=True, block=256).shuffle(4096)`.
@@ -93,7 +93,7 @@ def from_files(
     Args:
         paths: The files.
         shuffle: Whether each epoch has the records in an order of its own.
-        seed: Of these orders.
+        seed: The seed of these orders.
         block: How many records that follow each other stay together when shuffled.
 
     Returns:
@@ -218,8 +218,8 @@ def _indices(
 
 def _gathered(file: ArrayFile, index: tf.Tensor) -> tf.Tensor:
     def rows(index: tf.Tensor) -> tf.Tensor:
-        # What is equal is sent once, and a worker keeps its constants: the same path once
-        # more, with other rows in it, must not be equal.
+        # Equal constants are sent once, and a worker keeps its constants. A file that
+        # was written again under the same path must not be equal.
         with tf.name_scope(f"written_{file.stamp.modified}_{file.stamp.size}"):
             return tf.gather(_in_place(file), index)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-# What TensorFlow makes of several transformations, and how they are called.
+# TensorFlow's operations for several transformations, and the users' names of those.
 _WRITTEN = {
     "dense_to_ragged": "ragged_batch",
     "dense_to_sparse": "sparse_batch",

@@ -83,7 +83,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
         sp_weights: One weight per id, or None for ones.
         partition_strategy: `"mod"` if id `i` is row `i // P` of shard `i % P`, the default
             for a list of shards, as in TensorFlow 1; `"div"` if shards have contiguous
-            rows, of which the first may have one more. A sharded variable has its own.
+            rows, where the first may have one more. A sharded variable has its own.
         combiner: `"mean"`, `"sqrtn"` or `"sum"`; None is `"mean"`.
         max_norm: Rows with a larger L2 norm are first scaled down to it.
         name: The name scope of the operations.
@@ -144,7 +144,7 @@ def combined(
     bag: batch.Bag,
     combiner: str,
 ) -> tf.Tensor:
-    """Combines what the shards have sent, on the worker: `[batch, dim]`."""
+    """Combines the messages of the shards, on the worker: `[batch, dim]`."""
     sums = tf.add_n(
         [
             sum_of_block(block, route, bag.num_segments)

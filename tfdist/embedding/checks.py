@@ -148,7 +148,7 @@ def max_norm(value: float | None) -> float | None:
 
 
 def aggregate(value: bool | None) -> bool | None:
-    """Returns whether the ps sum, or None to choose by the cost model."""
+    """Returns True if the ps sum, or None to choose by the cost model."""
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"aggregate must be True, False or None; received {value!r}")
     return value

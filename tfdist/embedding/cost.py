@@ -36,10 +36,10 @@ def aggregated_bytes(
 
 @dataclass(frozen=True)
 class LookupBytes:
-    """What lookups have moved, and would have moved on either route, in bytes.
+    """The bytes that lookups have moved, and would have moved on either route.
 
     Attributes:
-        moved: What was moved, as the cost model counts it.
+        moved: The bytes moved, as the cost model counts them.
         plain: If every row had gone to the worker.
         aggregated: If every shard had summed its rows.
     """

@@ -95,9 +95,9 @@ def _block_and_gradient(
     with tf.device(device):
         ids, segments, num_segments = routing.unpack(message)
         unique_ids, index = tf.unique(ids)
-        # Where a sum follows a gather of unique ids, TensorFlow's graph optimizer has the
-        # sum take its rows from the whole table, which each step then copies. It does not
-        # see through this.
+        # If a sum follows a gather of unique ids, TensorFlow's graph optimizer has the
+        # sum take its rows from the whole table, which each step then copies. It does
+        # not see through this.
         index = tf.ensure_shape(index, [None])
         numbers = unique_ids if find is None else find(unique_ids)
         rows = _gathered(table, numbers, dtype)

@@ -43,7 +43,7 @@ class Embedding(keras.layers.Embedding):
         partition_strategy: `"div"` gives each ps contiguous rows; `"mod"` puts row `i` on
             shard `i % n`. If the first rows are looked up most, as with words sorted by
             frequency, `"mod"` loads all ps equally.
-        **kwargs: Those of `keras.layers.Embedding`.
+        **kwargs: Arguments of `keras.layers.Embedding`.
 
     Raises:
         TypeError: If `partitioner` is not a function.
@@ -138,7 +138,7 @@ class EmbeddingBag(keras.layers.Layer):
         aggregate: Whether each ps sums; None to choose by the bytes in each step.
         partitioner: How to split the rows; evenly over all ps by default.
         partition_strategy: As in `tfdist.Embedding`.
-        **kwargs: Those of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Raises:
         TypeError: If `partitioner` is not a function.

@@ -1,4 +1,4 @@
-"""Which shard holds an id, and what is sent to that shard.
+"""Routes of lookups to shards: the shard of each id, and the message to it.
 
 A lookup is a sum in two steps: the ps sums rows of its shard into a block, and the
 worker sums rows of the block into rows of the batch. The two routes differ only in the
@@ -30,7 +30,7 @@ class Entries(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What the ps and the worker need for their steps of the sum.
+    """The inputs of the ps and the worker for their steps of the sum.
 
     For the ps: a message (see `pack`), and one weight per id of it, an empty tensor, or
     None if the lookup has no weights. For the worker: the number of rows of the block,
@@ -51,7 +51,7 @@ def split(
 ) -> list[Entries]:
     """Returns the entries of every shard, from those of the table."""
     shards, rows = locate(entries.rows, sizes, partition_strategy)
-    # Where they fit, int32 rows take half the bytes of int64 ids.
+    # If they fit, int32 rows take half the bytes of int64 ids.
     rows = tf.cast(rows, _wire_dtype(sum(sizes)))
     return deal(entries._replace(rows=rows), tf.cast(shards, tf.int32), len(sizes))
 

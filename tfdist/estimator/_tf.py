@@ -143,7 +143,7 @@ class _Finder(MetaPathFinder):
         if spec is None:
             return None
         if fullname in _LEFT_OUT:
-            spec.loader = None  # What Python does for a package without __init__.
+            spec.loader = None  # As for a package without __init__.
         elif isinstance(spec.loader, SourceFileLoader):
             loader = _SourceLoader(spec.loader.name, spec.loader.path)
             loader.importing = self._import
@@ -201,8 +201,8 @@ def reduce_as_in_a_session(strategy: tf.distribute.Strategy) -> None:
 
     The cross-device ops of a strategy cannot be read or set publicly. Without
     `_cross_device_ops`, users would have to pass
-    `cross_device_ops=tf.distribute.ReductionToOneDevice()`. Those that they pass are left
-    alone: the class of the collectives is not public.
+    `cross_device_ops=tf.distribute.ReductionToOneDevice()`. A user's own is left alone,
+    because the class of the collectives is not public.
     """
     extended = strategy.extended
     if not any("cpu" in device.lower() for device in extended.worker_devices):

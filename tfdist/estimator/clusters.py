@@ -15,7 +15,7 @@ from tfdist.synchronous.ring import RingStrategy
 
 
 class StrategyKind(Enum):
-    """How the tasks of a cluster train one model."""
+    """The way in which the tasks of a cluster train one model."""
 
     DEVICE_SETTER = "no strategy"
     PARAMETER_SERVER = "ParameterServerStrategy"
@@ -72,7 +72,7 @@ def kind_of(strategy: object) -> StrategyKind:
 
 
 def is_synchronous(strategy: object) -> bool:
-    """Returns whether workers train in unison, each with a copy of every variable."""
+    """Returns True if workers train in unison, each with a copy of every variable."""
     return isinstance(strategy, _KINDS[StrategyKind.SYNCHRONOUS])
 
 

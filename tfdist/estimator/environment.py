@@ -11,7 +11,7 @@ from tfdist.cluster import startup
 
 
 class ModelDirError(ValueError):
-    """A model_dir to which no file can be written."""
+    """A model_dir that files cannot be written to."""
 
 
 def read_tf_config() -> tf_config.TFConfig | None:
@@ -29,7 +29,7 @@ def check_no_proxy(config: tf_config.TFConfig) -> None:
 
 def check_writable(model_dir: str) -> None:
     """Checks that files can be created in a directory; creates it if necessary."""
-    # By creating one: permissions do not tell about a full disk or a storage bucket.
+    # Create one, because permissions do not tell about a full disk or a storage bucket.
     # Its random name cannot overwrite a file of the user.
     probe = os.path.join(model_dir, f".tfdist-{uuid.uuid4().hex}")
     try:

@@ -25,8 +25,7 @@ _ALMOST_ZERO = 1e-9
 class ChiefWatch:
     """Observes whether the chief responds.
 
-    The chief may take `startup_timeout` seconds to start, and `patience` seconds to
-    restart.
+    The chief may take `startup_timeout` seconds to start, `patience` to restart.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class Schedule:
         self.evaluated: str | None = None
 
     def should_continue(self) -> bool:
-        """Returns whether to evaluate another checkpoint, or to wait for one."""
+        """Returns True to evaluate another checkpoint or to wait for one."""
         if self._watch is None or not self._watch.is_gone or self._is_behind():
             return True
         _log.warning(

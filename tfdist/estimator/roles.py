@@ -1,4 +1,4 @@
-"""What each task of a cluster does, chief, worker, ps or evaluator, and its server.
+"""Roles of a cluster's tasks (chief, worker, ps, evaluator), and their servers.
 
 The public functions stand in for `tensorflow.python.distribute.estimator_training`,
 which TensorFlow 2.16 removed. tensorflow-estimator calls them.
@@ -20,8 +20,8 @@ from tfdist.low_level.ending import report_done, serve_until_done
 _DELAY_SECONDS_PER_WORKER = 5
 _LONGEST_DELAY_SECONDS = 60
 
-# By address. A second `train` finds the server of the first, which TensorFlow stops as
-# soon as nothing refers to it.
+# Servers by address. A second `train` finds the server of the first, which TensorFlow
+# stops as soon as nothing refers to it.
 _servers: dict[str, tf.distribute.Server] = {}
 
 

@@ -18,7 +18,7 @@ _Base: Any = _tf.module("run_config").RunConfig
 
 @dataclass(frozen=True)
 class _SynchronousTask:
-    """What a worker knows about its cluster. The names are those of `RunConfig`."""
+    """A worker's view of its cluster, with the attribute names of `RunConfig`."""
 
     config: tf_config.TFConfig
 
@@ -70,8 +70,8 @@ class RunConfig(_Base):
     chief, as in `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Attributes:
-        task: What answers for the properties of the cluster; None if the base class
-            does, which happens only without a strategy.
+        task: The source of the properties of the cluster; None if it is the base class,
+            which happens only without a strategy.
     """
 
     task: Any = None

@@ -1,4 +1,4 @@
-"""The session in which a task trains."""
+"""The session of a task that trains."""
 
 import os
 from typing import Any
@@ -35,8 +35,8 @@ def monitored_training_session(
 class _WorkerSessionCreator(tf.compat.v1.train.SessionCreator):
     """Waits for the chief to initialize the variables.
 
-    It checks every second. TensorFlow's own creator checks every 30 seconds, by which
-    time the chief may have run all steps.
+    It checks every second. TensorFlow's own creator checks every 30 seconds, and the
+    chief may have run all steps by then.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class _Placing:
 
     Every task builds the same graph and must get the same answers. So each graph starts
     with a fresh copy of the placement, even if the process has built another graph before
-    that other tasks have not. Copies of a strategy, of which TensorFlow makes many, share
+    that other tasks have not. TensorFlow makes many copies of a strategy, which share
     one `_Placing`.
     """
 

@@ -88,10 +88,9 @@ def renamed(definition: Any, suffix: str) -> list[Any]:
 
 
 def digest(definition: Any) -> str:
-    """Returns what is equal for two `GraphDef` that compute the same.
+    """Returns a key that is equal for two `GraphDef` that compute the same.
 
-    TensorFlow gives each trace of a function, and each dataset, a name of its own. Those do
-    not count.
+    TensorFlow's own names of each trace of a function, and of datasets, do not count.
     """
     library = library_of(definition)
     known: dict[str, str] = {}

@@ -17,9 +17,8 @@ _FORWARDING = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapsho
 def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
     """Returns the task that computes each operation.
 
-    TensorFlow runs an operation on a variable where the variable is, whatever device
-    was asked for. Anything else runs where it was asked for, and on the worker by
-    default.
+    TensorFlow runs an operation on a variable where the variable is, even if another
+    device was asked for. Others run as asked for, and by default on the worker.
 
     Args:
         graph: The `FuncGraph` of the step.
@@ -34,13 +33,13 @@ def tasks_of(graph: Any, homes: Mapping[str, str]) -> dict[str, str]:
 def waits_of(
     graph: Any, homes: Mapping[str, str], entered: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Returns what each operation has to wait for besides its inputs: see `StepGraph`."""
+    """Returns the operations that each one waits for besides its inputs."""
     operations = {op.name: op for op in graph.get_operations()}
     roots = [operations[name] for name in entered.values()]
     before = {op.name for op in sources_of(roots)}
     waits = {}
     for name, op in operations.items():
-        # What the entered operations depend on cannot wait for them.
+        # The inputs of the entered operations cannot wait for them.
         if name not in before:
             tasks = {task_at(homes[i.op.name]) for i in op.inputs if i.op.name in homes}
             waits[name] = [entered[task] for task in sorted(tasks) if task in entered]
@@ -48,7 +47,7 @@ def waits_of(
 
 
 def device_of(task: str) -> str:
-    """Returns the device of a task; that of the worker is the default, and empty."""
+    """Returns the device of a task; the worker's is the default, and empty."""
     if task == WORKER:
         return ""
     job, _, index = task.partition(":")
@@ -67,7 +66,7 @@ def task_at(device: str) -> str:
 
 
 def calls_functions(op: tf.Operation) -> bool:
-    """Whether an operation calls functions: a branch, a loop, a `tf.function`."""
+    """Returns True if an operation calls functions: a branch, loop or `tf.function`."""
     return any(True for _ in function_attrs(op.node_def))
 
 

@@ -59,7 +59,7 @@ def without_unused_handles(definition: Any, graph: Any) -> None:
             types = node.attr["T"].list.type
             for i in range(len(types)):
                 if used and i not in used:
-                    # Not removed: outputs are found by their numbers.
+                    # Not removed, because outputs are found by their numbers.
                     node.input[i], types[i] = node.input[used[0]], types[used[0]]
 
 

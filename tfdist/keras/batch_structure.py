@@ -9,8 +9,7 @@ import tensorflow as tf
 class BatchStructure:
     """The nested structure of a batch, which may lack targets or weights.
 
-    Keras puts an `Optional` where a batch has no targets or weights; `specs` has None
-    there.
+    Where a batch has no targets or weights, Keras has an `Optional` and `specs` None.
     """
 
     def __init__(self, element_spec: Any) -> None:

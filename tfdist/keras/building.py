@@ -43,7 +43,7 @@ STAGES = {
     "predict": PREDICT,
     "predict_on_batch": PREDICT,
 }
-"""Which step of a model each trainer method runs."""
+"""The step of a model that each trainer method runs."""
 
 # A context variable, so that a thread that trains one model does not affect another
 # thread that evaluates a second one.
@@ -110,8 +110,8 @@ def build(
     """Builds a model by its `call`, or by rehearsing its step if that fails.
 
     `element_spec` has None for what a batch lacks. With `always`, it rehearses even if
-    Keras could build the model. With `any_rows`, a step gets a part of the batch,
-    whatever its fixed size.
+    Keras could build the model. With `any_rows`, a step gets a part of the batch, even
+    of a batch of fixed size.
 
     Raises:
         Exception: The error of the step itself, if neither way works.
@@ -129,7 +129,7 @@ def build(
     if problem and not has_other_kinds and not _has_own_step(model):
         raise problem
     is_needed = always or makes_state or bool(problem) or _may_use_more(model)
-    # Those of an earlier `compile` may be of metrics that are gone.
+    # Writes of an earlier `compile` may be of metrics that are gone.
     _writes.get(model, {}).pop(stage(), None)
     if is_needed:
         try:
@@ -139,7 +139,7 @@ def build(
             is_misfit = not (problem or was_built) and _MISFIT in str(error)
             if is_misfit:
                 advise(error, _CALLED_OTHERWISE.format(model.name))
-            # What Keras has built may be enough. If not, the first step raises the error.
+            # Keras may have built enough. If not, the first step raises the error.
             if problem or always or is_misfit:
                 raise
             _log.debug("could not rehearse the step of %r", model.name, exc_info=True)
@@ -195,9 +195,9 @@ def _creating_nothing(model: Any) -> Iterator[None]:
 
 
 def _may_use_more(model: Any) -> bool:
-    """Returns whether a step may use variables that `call` did not create.
+    """Returns True if a step may use variables that `call` did not create.
 
-    Those of a second optimizer, or of layers that only training uses.
+    Examples are variables of a second optimizer, or of layers that only training uses.
     """
     unbuilt = (not layer.built for layer in _tf.flatten_layers(model))
     return _has_own_step(model) or any(unbuilt)
@@ -208,7 +208,7 @@ def _has_own_step(model: Any) -> bool:
 
 
 def is_overridden(model: Any, name: str) -> bool:
-    """Returns whether a model has a method of its own in the place of Keras's."""
+    """Returns True if a model has a method of its own in the place of Keras's."""
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
 

@@ -1,4 +1,4 @@
-"""Finds what a traced step uses on the chief, under names that the user knows."""
+"""Finds objects of the chief that a traced step uses, under the user's names."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ _IN_THE_CLUSTER = ("ps", "worker")
 def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
     """Names the variables, and the other resources, on the chief that a step uses.
 
-    Those are tables, generators and iterators, but not the writer of `tf.summary`.
+    They are tables, generators and iterators, but not the writer of `tf.summary`.
     """
     variables, others = [], []
     names = names_of_handles(graph, model)
@@ -54,7 +54,7 @@ def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
         *model.metrics_variables,
         *getattr(getattr(model, "optimizer", None), "variables", ()),
     ):
-        # Of a variable in shards, each of these is a variable to TensorFlow.
+        # Each shard of a variable is a variable to TensorFlow.
         for each in getattr(variable.value, "shards", (variable.value,)):
             names[id(each.handle)] = variable.path
     return names
@@ -84,7 +84,7 @@ def _owners(model: keras.Model) -> Iterator[Any]:
 
 
 def _elements(value: Any) -> list[tuple[str, Any]]:
-    """Returns what an attribute holds, and the place of each."""
+    """Returns the values of an attribute, and the place of each."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, dict):

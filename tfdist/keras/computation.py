@@ -32,7 +32,7 @@ class Computation:
     applies_at_once = False
 
     def gradient(self, tape_gradient: Callable[..., Any], *given: Any) -> Any:
-        """Returns what `tf.GradientTape.gradient(*given)` should return."""
+        """Returns the result of `tf.GradientTape.gradient(*given)`."""
         return tape_gradient(*given)
 
     def apply(
@@ -42,7 +42,7 @@ class Computation:
         return keras_apply(optimizer, grads, given)
 
     def to_apply(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-        """Returns what an optimizer applies to which variables, after it has clipped."""
+        """Returns the (gradient, variable) pairs to apply, after clipping."""
         return pairs
 
     def assign(self, variable: Any, value: Any) -> Any:
@@ -70,7 +70,7 @@ class Computation:
         return weigh(by)
 
     def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """Returns what `loss(y_true, y_pred, sample_weight)` should, a compiled loss."""
+        """Returns `loss(y_true, y_pred, sample_weight)` for a compiled loss."""
         return loss(y_true, y_pred, sample_weight)
 
     def update_metric(

@@ -1,4 +1,4 @@
-"""How a strategy trains Keras models, with as little of Keras changed as possible."""
+"""Training of Keras models under a strategy, with few changes to Keras."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ Logs = dict[str, Any]
 
 
 class DefaultDriver:
-    """How a strategy trains Keras models: a step at a time, on data of this process.
+    """Trains Keras models a step at a time, on the data of this process.
 
     A strategy supplies its driver as the attribute `fit_driver`. Its class overrides what
     it does differently. The least is `train_step_function`, and `test_step_function` and
@@ -139,7 +139,7 @@ class DefaultDriver:
         return contextlib.nullcontext(True)
 
     def join(self) -> None:
-        """Waits for all steps in flight, of which there are none here.
+        """Waits for all steps in flight; this driver has none.
 
         Raises the error of a step that failed.
         """
@@ -148,7 +148,7 @@ class DefaultDriver:
 def _execution(
     model: Any, step: Callable[[Any], Logs]
 ) -> Callable[[Iterator[Any]], Logs]:
-    """Returns what takes `steps_per_execution` batches at a time, as Keras counts them.
+    """Returns a function of `steps_per_execution` batches, as Keras counts them.
 
     A function that took one would leave the other batches of the epoch unread.
     """

@@ -1,4 +1,4 @@
-"""What a strategy has distributed, as data for `fit`, which divides batches itself."""
+"""Distributed datasets as data for `fit`, which divides batches itself."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ DatasetFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 class DistributesForFit:
     """Mixin for strategies: what they distribute can be passed to `fit`.
 
-    TensorFlow's distributed datasets can only be iterated in a loop of one's own. Those of
+    TensorFlow's distributed datasets can only be iterated in a custom loop. Datasets of
     such a strategy have an attribute `for_fit`, which returns the data for Keras.
     """
 
@@ -27,7 +27,8 @@ class DistributesForFit:
         self, dataset: tf.data.Dataset, options: Any = None
     ) -> Any:
         """As in TensorFlow, except that `fit` divides the dataset's batches itself."""
-        distributed = super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
+        parent: Any = super()
+        distributed = parent.experimental_distribute_dataset(dataset, options)
         # With a single device, some strategies return the dataset as it is.
         if distributed is not dataset:
             distributed.for_fit = lambda: dataset
@@ -37,7 +38,8 @@ class DistributesForFit:
         self, dataset_fn: DatasetFn, options: Any = None
     ) -> Any:
         """As in TensorFlow, except that `fit` calls the function itself."""
-        distributed = super().distribute_datasets_from_function(dataset_fn, options)  # type: ignore[misc]
+        parent: Any = super()
+        distributed = parent.distribute_datasets_from_function(dataset_fn, options)
         distributed.for_fit = functools.partial(InputPipelines.of, dataset_fn, self)
         return distributed
 

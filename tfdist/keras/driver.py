@@ -22,7 +22,7 @@ _METHODS = (
     "storing",
     "join",
 )
-"""What the patches call. They read `in_unison` and `calls` too."""
+"""The methods that the patches call. They read `in_unison` and `calls` too."""
 
 
 def driver_of(strategy: Any) -> Any:

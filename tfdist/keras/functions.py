@@ -17,7 +17,7 @@ class Runs(Protocol):
 
     @property
     def data_type(self) -> type:
-        """The class of what iterating over the driver's data returns."""
+        """The class of the elements of an iteration over the driver's data."""
         ...
 
     def on_data(self, data: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# By which the shapes of a graph are computed.
+# Operations that computations of shapes consist of.
 _FOLDED: dict[str, Callable[..., Any]] = {
     "AddV2": np.add,
     "Cast": np.asarray,
@@ -21,7 +21,7 @@ _COPIES = frozenset(["Cast", "Identity", "Placeholder"])
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Returns whether a tensor belongs to a graph, in contrast to an eager tensor."""
+    """Returns True if a tensor belongs to a graph, in contrast to an eager tensor."""
     return not hasattr(tensor, "numpy")
 
 

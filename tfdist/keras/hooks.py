@@ -1,4 +1,4 @@
-"""The patches of Keras's trainer, each of which asks the driver of the strategy.
+"""Patches of Keras's trainer, which ask the driver of the strategy.
 
 A patched method behaves as before unless the model's strategy supplies a `fit_driver`
 (see `tfdist.keras.driver`). Constructing the first driver installs the patches;
@@ -94,7 +94,7 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
 
 
 def _is_explained(model: Any, error: Exception) -> bool:
-    """Whether the sentence of an error says it all, and its traceback may be short."""
+    """Returns True if an error's message suffices, so its traceback may be short."""
     is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
     return (
         keras.config.is_traceback_filtering_enabled()
@@ -120,7 +120,7 @@ def _strategy_of(trainer_or_iterator: Any) -> Any:
 
 
 def _trainer() -> Any:
-    """Returns the class from which `keras.Model` has its `fit`.
+    """Returns the class that `keras.Model` inherits its `fit` from.
 
     Others may have it, too, and train with the same epoch iterator.
     """

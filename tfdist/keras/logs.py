@@ -14,10 +14,10 @@ MAX_AGE = 0.2
 
 
 class MetricState(Protocol):
-    """What a model's metrics are while steps write them, as `StepLogs` needs it."""
+    """The state of a model's metrics while steps write them, for `StepLogs`."""
 
     def add(self) -> None:
-        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+        """Adds the step's changes of the metrics, at the end of a traced step."""
 
     def whole(self, logs: Any) -> Any:
         """Returns the logs of such a step, as if it had read the metrics at once."""

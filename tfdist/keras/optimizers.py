@@ -10,10 +10,10 @@ from tfdist.keras.building import is_overridden
 from tfdist.variables.fused_kernels import RULES
 
 _BY_ELEMENT = frozenset({*RULES, "Lion", "Nadam", "ScheduleFreeAdamW"})
-"""Those of Keras that update each element by its own gradient and slots alone.
+"""Optimizers of Keras that update each element by its own gradient and slots alone.
 
-Others, such as `Lamb`, `Muon` and whatever a user has written, may look at a norm, a mean
-or a root of the whole weight, which that of a shard is not.
+Others, such as `Lamb`, `Muon` and a user's own, may look at a norm, a mean or a root of
+the whole weight, which differs from that of a shard.
 """
 
 
@@ -31,8 +31,8 @@ def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the compiled optimizer, and those that a custom `train_step` may use.
 
-    Those are attributes of the model, or in lists and dicts that are. Only a `train_step`
-    of the user's can reach those of a layer, such as a model with an optimizer of its own.
+    They are attributes of the model, or in lists and dicts that are. Only the user's
+    own `train_step` can reach optimizers of a layer, such as a compiled model.
     """
     owners = [model]
     if is_overridden(model, "train_step"):

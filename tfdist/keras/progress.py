@@ -1,4 +1,4 @@
-"""What `fit` tells the launcher: its epochs, in a file, and how fast it is, by a pipe."""
+"""Reports of `fit` to the launcher: epochs in a file, and the speed by a pipe."""
 
 import contextlib
 import os
@@ -117,9 +117,9 @@ class _Reporter:
         self._steps, self._seconds = 0, 0.0
 
     def follow(self, strides: Iterator[Any], driver: Any) -> Iterator[Any]:
-        # What only some strategies know: what each worker has done, and how stale it was.
+        # Only some strategies report what each worker has done, and how stale it was.
         more = getattr(driver, "progress", dict)
-        # What comes between epochs is no training.
+        # Exclude the time between epochs.
         before = time.monotonic()
         for first, last, data in strides:
             yield first, last, data

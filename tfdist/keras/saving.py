@@ -53,11 +53,11 @@ _LOOK_EVERY = 0.1  # seconds
 
 _ALL = ""
 _saves: dict[str, int] = {}
-"""By the name of a file, the number of the script's last save of it; that of all saves."""
+"""The number of the last save of a file, by the file's name, and that of all saves."""
 _written: set[str] = set()
 """The paths that this process has written itself."""
 _is_within = ContextVar("is_within", default=False)
-"""Whether a save is part of another one."""
+"""True while a save is part of another one."""
 
 
 class OvertakenError(RefusalError):
@@ -115,7 +115,7 @@ def _from_chief(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reader_of_path(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Returns what finds, in a call's arguments, the path that a function saves or loads.
+    """Returns a function that finds the saved or loaded path in a call's arguments.
 
     It is the first argument, after what is saved.
     """
@@ -288,7 +288,7 @@ def _is_missing(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def explained(strategy: Any, path: Any) -> Iterator[None]:
-    """Adds what to do to the error of a load, on a worker that is not the chief."""
+    """Adds advice to the error of a load, on a worker that is not the chief."""
     try:
         yield
     except Exception as error:

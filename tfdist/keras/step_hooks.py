@@ -1,4 +1,4 @@
-"""The patches of what a step calls, each of which asks the current `Computation`.
+"""Patches of the functions that a step calls, which ask the current `Computation`.
 
 Without one, a patched function behaves as before; but in a training loop of one's own it
 refuses to compute in the wrong place.
@@ -26,7 +26,7 @@ def install() -> None:
     _patch_tape()
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         _patch_apply(owner)
-    # Where this Keras has it.
+    # Only newer versions of Keras have it.
     if hasattr(keras.optimizers, "MultiOptimizer"):
         _patch_apply_of_several(keras.optimizers.MultiOptimizer)
     _patch_gradient_reduction(keras.optimizers.Optimizer)
@@ -163,7 +163,7 @@ def _patch_average_losses() -> None:
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:
         if global_batch_size is None and current_computation() is not None:
-            # Of a replica's own examples, a mean that is weighted like any other.
+            # The mean over this replica's examples; its weight is applied later.
             per_example_loss = tf.convert_to_tensor(per_example_loss)
             # TensorFlow refuses a scalar in its own words.
             if per_example_loss.shape.rank != 0:
@@ -233,7 +233,7 @@ def _patch_compiled_metrics(owner: Any) -> None:
 
 
 def _outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:
-    """Returns the error for what was done, and is allowed only under `strategy.run`."""
+    """Returns the error for a call that is allowed only under `strategy.run`."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         way_out = (
             f"{_IN_RUN}, and schedule that call by a "

@@ -23,7 +23,7 @@ class LostWritesError(RefusalError):
 
 
 class NotingScope(keras.StatelessScope):
-    """A scope in which nothing is written, that notes what would have been."""
+    """A scope that writes nothing, and notes what would have been written."""
 
     def add_update(self, update: Any) -> None:
         """Takes an update, a pair of a variable and its value."""
@@ -34,7 +34,7 @@ class NotingScope(keras.StatelessScope):
 
 
 def note_write(variable: Any) -> None:
-    """Takes note of a Keras variable that is being written."""
+    """Notes a Keras variable that is being written."""
     noted = _noted.get()
     if noted is not None:
         noted[id(variable)] = variable.path
@@ -49,7 +49,7 @@ def noting() -> Iterator[dict[int, str]]:
 
 
 def check_writes(rehearsed: dict[int, str], traced: dict[int, str], step: str) -> None:
-    """Checks that a trace of a step writes what its rehearsal did."""
+    """Checks that a trace of a step writes the same as its rehearsal."""
     lost = [path for key, path in rehearsed.items() if key not in traced]
     if lost:
         raise LostWritesError(

@@ -74,7 +74,7 @@ def _left(epoch_iterator: Any, begun: int) -> int:
 def split(steps: int, least: int, sizes: Collection[int]) -> Iterator[int]:
     """Splits steps into strides of the usual sizes, and what is left.
 
-    They, and every stride, are a multiple of `least`.
+    `steps` and every stride are multiples of `least`.
     """
     for size in sorted(sizes, reverse=True):
         size = max(size // least, 1) * least
@@ -93,7 +93,7 @@ def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
 
 
 def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
-    """Returns whether a callback acts on each batch of "train" or "test"."""
+    """Returns True if a callback acts on each batch of "train" or "test"."""
     hooks = [f"on_{stage}_batch_{when}" for when in ("begin", "end")]
     if stage == "train":
         hooks += ["on_batch_begin", "on_batch_end"]
@@ -101,7 +101,7 @@ def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
 
 
 def shows_progress(callbacks: Iterable[Any], verbose: Any) -> bool:
-    """Returns whether a progress bar shows logs within an epoch."""
+    """Returns True if a progress bar shows logs within an epoch."""
     bars = (isinstance(each, keras.callbacks.ProgbarLogger) for each in callbacks)
     return verbose in ("auto", 1) or any(bars)
 

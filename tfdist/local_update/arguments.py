@@ -39,8 +39,8 @@ def checked_mixing(mixing: Any, workers: int) -> Mixing:
     """Returns the policy for a number of workers."""
     if isinstance(mixing, type) or not isinstance(mixing, Mixing):
         raise TypeError(
-            "mixing is tfdist.local_update.mixing.Mean(), tfdist.local_update.mixing.Gossip(topology), or an "
-            "object with their methods `on` and `weights` (tfdist.local_update.mixing.Mixing); "
+            "mixing must be tfdist.mixing.Mean(), tfdist.mixing.Gossip(topology), or "
+            "an object with their methods `on` and `weights` (tfdist.mixing.Mixing); "
             f"received {mixing!r}"
         )
     return mixing.on(workers)
@@ -64,22 +64,22 @@ def checked_outer_optimizer(
         )
     if isinstance(mixing, Gossip) or not isinstance(mixing, Mean):
         raise ValueError(
-            "outer_optimizer needs mixing=tfdist.local_update.mixing.Mean(): all workers take the "
+            "outer_optimizer needs mixing=tfdist.mixing.Mean(): all workers take the "
             f"same outer step from the same mean; received {mixing!r}"
         )
     return outer_optimizer
 
 
 def checked_wire_dtype(wire_dtype: Any) -> str | None:
-    """Returns what weights are sent as, or None."""
+    """Returns the wire dtype of weights, or None."""
     if wire_dtype is None or (isinstance(wire_dtype, str) and wire_dtype in NARROW):
         return wire_dtype
     allowed = ", ".join(repr(each) for each in NARROW)
-    raise ValueError(f"wire_dtype is {allowed} or None; received {wire_dtype!r}")
+    raise ValueError(f"wire_dtype must be {allowed} or None; received {wire_dtype!r}")
 
 
 def checked_overlap(overlap: Any) -> bool:
-    """Returns whether mixes overlap with local steps."""
+    """Returns True if mixes overlap with local steps."""
     if not isinstance(overlap, bool):
         raise TypeError(
             "overlap is True to mix models during the next local steps, or False to wait "
@@ -93,8 +93,8 @@ def checked_fragments(fragments: Any, overlap: bool, local_steps: int) -> int:
     count = _integer(fragments, "fragments is in how many parts a model is mixed")
     if not 1 <= count <= local_steps:
         raise ValueError(
-            "fragments is from 1 to local_steps, as each is mixed after a step of its own: "
-            f"1 to {local_steps} here; received {count}"
+            "fragments must be from 1 to local_steps, as each is mixed after a step of "
+            f"its own: 1 to {local_steps} here; received {count}"
         )
     if count > 1 and not overlap:
         raise ValueError(

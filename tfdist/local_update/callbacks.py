@@ -1,4 +1,4 @@
-"""What `fit` does at the beginning and at the end of epochs, as callbacks."""
+"""Callbacks that run at the beginning and at the end of epochs of `fit`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from tfdist.peers import callbacks
 
 
 class EpochLogs(keras.callbacks.Callback):
-    """Makes the logs of an epoch those of all workers, and adds `received_bytes`.
+    """Averages the logs of an epoch over all workers, and adds `received_bytes`.
 
     First of all callbacks, so that the others see the same logs on every worker, and
     decide alike. Logs are averaged if `is_mean`: workers that keep models of their own
@@ -45,7 +45,7 @@ class EpochLogs(keras.callbacks.Callback):
         if self._is_mean:
             # A log of the user's own train_step may be an array.
             mine = {n: float(each) for n, each in logs.items() if np.ndim(each) == 0}
-            # Who had no rows in this epoch has no logs of it, and gets those of the others.
+            # A worker without rows in this epoch has no logs, and gets the others'.
             told = json.dumps(mine if self._mix().has_trained else {}).encode()
             found = self._exchange.gather(np.frombuffer(told, np.uint8)).values()
             logs.update(mean_by_name([json.loads(each.tobytes()) for each in found]))
@@ -80,9 +80,9 @@ class BeginRounds(keras.callbacks.Callback):
 
 
 def of_fit(given: Any, workers: Any, first: EpochLogs, last: BeginRounds) -> Any:
-    """Returns the callbacks with which this worker calls `fit`.
+    """Returns the callbacks for this worker's call of `fit`.
 
-    Those that write files run on the chief, and all workers start from its state.
+    Callbacks that write files run on the chief, and all workers start from its state.
     """
     chosen = callbacks.for_worker(given, workers)
     if isinstance(chosen, keras.callbacks.CallbackList):

@@ -1,4 +1,4 @@
-"""What vectors are sent as: full precision, bfloat16 or int8 with error feedback."""
+"""Encodings of vectors: full precision, bfloat16 or int8 with error feedback."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ _ROW = _SCALE + BLOCK
 
 
 class Narrow(Protocol):
-    """How numbers are written in fewer bits. The size depends on their count alone.
+    """Encodes numbers in fewer bits. The size depends on their count alone.
 
     Attributes:
         block: How many elements are written together. The bytes of a block follow those of
@@ -99,17 +99,17 @@ class Int8:
 
 
 NARROW: dict[str, type[BFloat16 | Int8]] = {"bfloat16": BFloat16, "int8": Int8}
-"""What `wire_dtype` can be, besides None."""
+"""The values of `wire_dtype` besides None."""
 
 
 class Coder:
     """Writes the first elements of a vector in fewer bits, and the rest in all of theirs.
 
-    A worker reads the bytes of a part alone. Who has heard of a loss before another
-    takes their vectors to have fewer parts than the other does. So where an element is
-    written does not depend on the parts: those end at a `cut`, where a block ends. The
-    first `until` elements are narrow. Statistics such as a variance come after them:
-    one that rounding has made negative is no longer one.
+    A worker reads the bytes of a part alone. Workers may disagree for a while about how
+    many parts a vector has, if one hears of a loss before another. So where an element
+    is written does not depend on the parts: those end at a `cut`, where a block ends.
+    The first `until` elements are narrow. Statistics such as a variance come after
+    them: one that rounding has made negative is no longer one.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Coder:
 
 
 class ErrorFeedback:
-    """Sends vectors, one after the other, and adds to each what the last one has lost.
+    """Sends vectors one by one, and adds to each the rounding error of the last one.
 
     So the sum of what was sent is the sum of what was meant, less one residual: errors
     do not add up over rounds, and a change too small to be sent alone is sent later.
@@ -171,10 +171,10 @@ class ErrorFeedback:
         self.residual = np.zeros(0)
 
     def send(self, vector: np.ndarray, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the bytes of a vector, and what a reader of them finds.
+        """Returns the bytes of a vector, and the vector that a reader gets.
 
-        The vector begins at `begin`, a cut, of the one that it is part of. What a
-        reader finds has its dtype.
+        The vector begins at `begin`, a cut, of the one that it is part of. A reader
+        gets the elements in its dtype.
         """
         if self._coder.is_exact:
             return self._coder.encode(vector, begin), vector
@@ -188,7 +188,7 @@ class ErrorFeedback:
 
 
 class Wire:
-    """What one worker sends: vectors of its own, and means of its part of all vectors."""
+    """The two streams of one worker: its vectors, and means of its part of them all."""
 
     def __init__(self, coder: Coder) -> None:
         self.coder = coder

@@ -1,4 +1,4 @@
-"""How `fit` trains under a `LocalUpdateStrategy`."""
+"""Training by `fit` under a `LocalUpdateStrategy`."""
 
 import contextlib
 import dataclasses
@@ -68,7 +68,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._rejoining = rejoining
         self._settings = settings
         self._fits = 0
-        # Where the others are, from when this worker comes back until it has caught up.
+        # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None
         self._shares: SharedData | None = None
         self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
@@ -77,7 +77,7 @@ class LocalUpdateDriver(DefaultDriver):
 
     @property
     def calls(self) -> int:  # type: ignore[override]
-        """The number of the `fit` that comes next, or is under way, and if it is."""
+        """The number of the `fit` that comes next, or is running, and if it is."""
         return 2 * self._fits - bool(self._calls)
 
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
@@ -131,7 +131,7 @@ class LocalUpdateDriver(DefaultDriver):
     @contextlib.contextmanager
     def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
-        # Not where a callback calls `fit` within another one.
+        # A `fit` that a callback calls within another one does not count.
         self._fits += len(self._calls) == 1
         self._exchange.fit = self._fits
         try:
@@ -197,8 +197,7 @@ class LocalUpdateDriver(DefaultDriver):
 
         A worker that comes back leaves out those which the others took without it.
 
-        So the last validation, and what callbacks save, is of the model that `fit`
-        returns.
+        So the last validation and callbacks' saves are of the model that `fit` returns.
         """
         ahead, self._ahead = self._ahead, None
         size = self._calls[-1].model.steps_per_execution if self._calls else 1

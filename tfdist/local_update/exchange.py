@@ -1,7 +1,7 @@
-"""What workers compute together from what each has put into its mailbox.
+"""Collective computations on what the workers put into their mailboxes.
 
-It works on any `Transport`, with numpy alone. A worker that is lost leaves: the others go
-on without it.
+They work on any `Transport`, with numpy alone. A lost worker leaves, and the others go on
+without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ class Exchange(Messenger):
     also where that runs in the background.
 
     Attributes:
-        rejoin_listener: Where workers that were lost ask to come back, while they may; or
-            None.
-        admitted: Whom this worker, which leads, has taken in, and not told so yet.
+        rejoin_listener: The listener for lost workers that ask to rejoin, while they
+            may; or None.
+        admitted: The worker that this one, which leads, has admitted and not told yet.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Exchange(Messenger):
         timeout: float,
     ) -> None:
         super().__init__(transport, members, names, timeout)
-        # What was known halfway through each of the last means, when all have heard all.
+        # Versions known halfway through each of the last means, when all heard all.
         self._heard = tuple(members.versions)
         self._versions = [self._heard]
         self.rejoin_listener: RejoinListener | None = None
         self.admitted: Request | None = None
-        self._among = members.present  # Those in the last mean.
+        self._among = members.present  # Workers of the last mean.
 
     @in_turn
     def gather(self, array: np.ndarray) -> dict[int, np.ndarray]:
@@ -70,8 +70,7 @@ class Exchange(Messenger):
         then the means of the other parts from their owners: the `all_to_all` schedule
         of `tfdist.all_reduce.schedule`. The part of a worker that is lost meanwhile
         stays as it is here, until the next time. Vectors are one-dimensional, of the
-        same size and dtype on all workers. Without `wire`, they are sent with all their
-        bits.
+        same size and dtype on all workers. Without `wire`, all their bits are sent.
 
         Cost: in and out of each of n workers, 2(n-1)/n times the bytes of the vector. As
         parts end where blocks of int8 do, less for some workers and more for the last.
@@ -104,7 +103,7 @@ class Exchange(Messenger):
         return self._mean(self._next_key - 2, vector, _exact(vector))
 
     def _mean(self, key: int, vector: np.ndarray, wire: Wire) -> np.ndarray:
-        # Who comes back in a mean takes part in the next one.
+        # A worker that comes back during a mean takes part in the next one.
         present = [i for i in self._among if i in self.members.present]
         coder, place = wire.coder, present.index(self.members.me)
         begin, end = (
@@ -124,7 +123,7 @@ class Exchange(Messenger):
         result = vector.copy()
         payload, result[begin:end] = wire.means.send(mean, begin)
         self._publish(key + 1, Call.MEAN, payload, begin)
-        # Those that take part alone: another may wait for this worker's next message.
+        # Only from those present: another may wait for this worker's next message.
         found = self._collect(key + 1, Call.MEAN, dict.fromkeys(found, _ALL))
         for each in found.values():
             values = coder.decode(each.payload, each.begin)

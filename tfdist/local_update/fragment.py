@@ -1,4 +1,4 @@
-"""A part of a model that is mixed by itself: what it sends, and what it becomes."""
+"""A part of a model that is mixed by itself."""
 
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +89,7 @@ class Fragment:
 
     @property
     def state(self) -> np.ndarray:
-        """What models are compared with, the same on all workers: a vector."""
+        """The vector that models are compared with, the same on all workers."""
         outer = self._outer.state if self._outer is not None else self._reference[:0]
         return np.concatenate([self._reference, outer])
 
@@ -101,12 +101,12 @@ class Fragment:
             self._outer.state = state[end:]
 
     def hand_over(self) -> list[np.ndarray]:
-        """Returns what a worker needs to mix these variables with the others from now on."""
+        """Returns the state that a worker needs to mix these variables from now on."""
         outer = self._outer.variables if self._outer is not None else []
         return [self._reference, *(np.asarray(each.numpy()) for each in outer)]
 
     def take_over(self, mixes: int, arrays: list[np.ndarray]) -> None:
-        """Goes on from what another worker's `hand_over` returned, after its mixes."""
+        """Continues from another worker's `hand_over`, after its mixes."""
         self.mixes = mixes
         self._reference, *values = arrays
         outer = self._outer.variables if self._outer is not None else []
@@ -140,7 +140,7 @@ class OuterStep:
     def __call__(self, mean: np.ndarray) -> np.ndarray:
         """Returns the model that follows from the mean of the workers' models.
 
-        What is not trainable becomes its mean.
+        Variables that are not trainable become their mean.
         """
         means = self._trainable(mean)
         pairs = zip(self._anchors, means, strict=True)

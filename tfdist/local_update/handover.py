@@ -1,4 +1,4 @@
-"""What a worker that comes back while `fit` runs is given, and how it continues from it."""
+"""State for a worker that rejoins a running `fit`, and continuation from it."""
 
 import dataclasses
 from typing import Any
@@ -17,14 +17,14 @@ from tfdist.peers.callbacks import resume_at
 
 @dataclasses.dataclass
 class FitPlace:
-    """Where in a call of `fit` a worker is.
+    """The position of a worker in a call of `fit`.
 
     Attributes:
-        fit: Which call it is, from 1.
+        fit: The number of the call, from 1.
         epoch: The index of the epoch.
-        steps: How many steps of the epoch are done.
-        data: Where it is in its data.
-        record: What workers told each other as it started.
+        steps: The number of steps of the epoch that are done.
+        data: The worker's position in its data.
+        record: The values that workers told each other as the call started.
     """
 
     fit: int
@@ -41,7 +41,7 @@ class FitPlace:
 
 
 def packed(place: FitPlace, model: Any, mix: Mix) -> State:
-    """Returns what a worker needs to continue from this one's state.
+    """Returns the state that a worker needs to continue from this one's.
 
     Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
     """

@@ -1,4 +1,4 @@
-"""How a process becomes one of the workers that exchange vectors."""
+"""Startup of a process as one of the workers that exchange vectors."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Joined(NamedTuple):
         exchange: Its part in exchanges.
         names: The name of each worker, by its index.
         mailboxes: Its mailbox, with the server that has it, and those of the others.
-        rejoining: By which it takes part in what the others do already; None at the start.
+        rejoining: The way back into the others' exchanges; None at the start.
     """
 
     exchange: Exchange
@@ -53,7 +53,7 @@ def join(
     """
     if not (startup_timeout > 0 and peer_timeout > 0):
         raise ValueError(
-            "startup_timeout and peer_timeout are seconds above 0; received "
+            "startup_timeout and peer_timeout must be seconds above 0; received "
             f"{startup_timeout} and {peer_timeout}"
         )
     tasks = addresses(config)

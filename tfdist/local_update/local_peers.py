@@ -13,7 +13,7 @@ from tfdist.local_update.rejoin import Record
 
 
 class LocalPeers:
-    """Those that take part, with what checks, shards and copies need of a strategy."""
+    """The workers that take part, with what checks, shards and copies need."""
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:
         self._exchange = exchange
@@ -42,7 +42,7 @@ class LocalPeers:
 
     @property
     def present(self) -> list[int]:
-        """The indices of those that take part."""
+        """The indices of the workers that take part."""
         return self._members.present
 
     @property
@@ -52,14 +52,14 @@ class LocalPeers:
 
     @property
     def num_workers(self) -> int:
-        """How many take part."""
+        """The number of workers that take part."""
         return len(self._members.present)
 
     num_replicas = num_workers
 
     @property
     def num_all(self) -> int:
-        """How many there are, those that do not take part included."""
+        """The number of all workers, including those that do not take part."""
         return len(self._names)
 
     @property
@@ -93,7 +93,7 @@ class LocalPeers:
             again = f"{self._names[self.me]}, started again"
             return {**self._replayed.next_texts(), again: text}
         found = self._exchange.gather(np.frombuffer(text.encode(), np.uint8))
-        # What a worker reads here may end it: not before the others have read its text.
+        # A worker that a text ends must not end before the others have read its own.
         self._exchange.gather(_NONE)
         texts = {self._names[i]: bytes(each).decode() for i, each in found.items()}
         if self._record is not None:

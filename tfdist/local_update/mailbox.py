@@ -95,7 +95,7 @@ class Mailboxes:
         self._put(_ASIDE, message)
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put next to its mailbox, if it has."""
+        """Returns another worker's message next to its mailbox, if it has one."""
         found = self._get(worker, _ASIDE, 0, 0, -1 if with_payload else 0)
         return found[0] if found is not None and found[0].key != NOTHING else None
 
@@ -107,7 +107,7 @@ class Mailboxes:
     def _get(
         self, worker: int, place: int, key: int, begin: int, size: int
     ) -> tuple[Message, Message] | None:
-        """Returns what is in a place, and the header of what is in the other one."""
+        """Returns the message in a place, and the header of the other place's."""
         graph = self._graph
         options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * self._timeout))
         feed = {graph.wanted: key, graph.begin: [begin], graph.size: [size]}
@@ -127,7 +127,7 @@ class Mailboxes:
         return message_of(header, payload), message_of(other, _NONE)
 
     def is_gone(self, worker: int) -> bool:
-        """Returns whether nothing listens on a worker's address."""
+        """Returns True if nothing listens on a worker's address."""
         return bool(unreachable(dict([self._tasks[worker]])))
 
     def forget(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Which workers take part: what each knows, and how that spreads.
+"""Membership of workers, as each one knows it, and how that knowledge spreads.
 
 Each worker has a version: 0 at first, odd while it has left, even again when it is back.
 Every message carries the versions that its sender knows, and the larger one is the news.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Members:
-    """What this worker knows of all: `versions` has one of each.
+    """This worker's knowledge of all workers: `versions` has one entry for each.
 
     >>> members = Members(0, 3)
     >>> members.lose(1)
@@ -31,7 +31,7 @@ class Members:
 
     @property
     def peers(self) -> list[int]:
-        """Those other than this one."""
+        """The workers that take part, except this one."""
         return [each for each in self.present if each != self.me]
 
     @property
@@ -53,7 +53,7 @@ class Members:
         self.versions[worker] += self.versions[worker] % 2
 
     def hear(self, versions: Sequence[int]) -> None:
-        """Notes what another worker knows."""
+        """Adopts the newer knowledge of another worker."""
         self.versions = [
             max(mine, theirs)
             for mine, theirs in zip(self.versions, versions, strict=True)

@@ -1,4 +1,4 @@
-"""What a worker puts into its mailbox, a header and bytes, and how others get it.
+"""Messages in workers' mailboxes, a header and bytes, and how others read them.
 
 The header is a row of int64: the key, the offset of the payload in the vector that it is
 part of, the call that it belongs to, and the version of each worker.
@@ -16,11 +16,11 @@ NOTHING = -1
 """The key of a mailbox that holds no message yet."""
 
 LEFT = 1 << 62
-"""From here on, keys are those of workers that have left."""
+"""The first of the keys of workers that have left."""
 
 
 class Call(enum.IntEnum):
-    """What workers compute together with a message."""
+    """The computation of the workers that a message belongs to."""
 
     GATHER = 0
     MEAN = 1
@@ -36,11 +36,11 @@ class Message:
 
     Attributes:
         key: Its number. All workers number their messages alike.
-        begin: Where the payload begins in the vector that it is part of, in elements.
-        versions: What the sender knows of each worker: see `members.Members`.
+        begin: The payload's offset in the vector that it is part of, in elements.
+        versions: The sender's knowledge of each worker: see `members.Members`.
         payload: uint8.
         fit: The number of the sender's `fit`.
-        call: What it was sent for.
+        call: The computation that it belongs to.
     """
 
     key: int
@@ -126,7 +126,7 @@ class Transport(Protocol):
         """
 
     def is_gone(self, worker: int) -> bool:
-        """Returns whether nothing listens on a worker's address."""
+        """Returns True if nothing listens on a worker's address."""
 
     def publish_aside(self, message: Message) -> None:
         """Puts a message next to the mailbox, in place of the last one there.
@@ -135,7 +135,7 @@ class Transport(Protocol):
         """
 
     def read_aside(self, worker: int, with_payload: bool = True) -> Message | None:
-        """Returns what another worker has put next to its mailbox, if it has."""
+        """Returns another worker's message next to its mailbox, if it has one."""
 
     def newest(self, worker: int) -> Message | None:
         """Returns the newest message of another worker without its payload, if any."""

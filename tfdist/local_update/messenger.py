@@ -59,7 +59,7 @@ def in_turn(
 
 
 class Messenger:
-    """What a worker publishes and collects, under keys that all workers count alike.
+    """Publishes and collects messages under keys that all workers count alike.
 
     `timeout`, in seconds, is for the log alone.
 
@@ -87,7 +87,7 @@ class Messenger:
         self.received_bytes = 0
         self.is_quiet = False
         self.fit = 0
-        self._reader: int | None = None  # Who is to read what was handed over.
+        self._reader: int | None = None  # The reader of what was handed over.
 
     def in_background(self, function: Callable[[], _T]) -> "Future[_T]":
         """Calls a function in a thread; its turn begins before this returns."""

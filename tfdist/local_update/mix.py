@@ -1,4 +1,4 @@
-"""When which part of a model is mixed, and what happens to it meanwhile."""
+"""Mixes of a model's fragments: their timing, and the steps that run meanwhile."""
 
 import itertools
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Mix:
         steps: How many steps of this epoch are done.
         has_trained: Whether this worker had rows in one of them.
         hand_over: Called to give a worker that comes back the state of this one, right
-            after a mix, when none is under way; with how many batches were taken for
+            after a mix, when none is in flight; with how many batches were taken for
             steps that are not counted yet. None outside of `fit`.
 
     Raises:
@@ -94,7 +94,7 @@ class Mix:
             self._welcome()
 
     def drain(self) -> None:
-        """Waits for the exchange that is under way if a worker may come back by it.
+        """Waits for the exchange that is in flight if a worker may come back by it.
 
         Called before this worker exchanges anything else.
         """
@@ -115,7 +115,7 @@ class Mix:
 
     @property
     def state(self) -> tuple[dict[str, list[int]], list[np.ndarray]]:
-        """What another worker needs to mix the same model: plain data, and arrays."""
+        """Plain data and arrays that another worker needs to mix the same model."""
         places = {
             "rounds": self._rounds.place,
             "mixes": [fragment.mixes for fragment in self.fragments],
@@ -156,7 +156,7 @@ class Mix:
         self._under_way = fragment, snapshot, mixed
 
     def _end_overlap(self) -> None:
-        """Waits for the mix that is under way, if one is, and takes what it has made."""
+        """Waits for the mix in flight, if there is one, and takes its result."""
         if self._under_way is None:
             return
         (fragment, snapshot, mixed), self._under_way = self._under_way, None
@@ -166,7 +166,7 @@ class Mix:
         )
 
     def _agree(self) -> None:
-        """Averages what workers compare their models with, of all fragments.
+        """Averages the states that workers compare models with, of all fragments.
 
         A worker that is lost in a mix leaves the others with different parts. Models become
         equal in the next mix; what they are compared with does not. All know of the loss

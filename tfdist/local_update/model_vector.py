@@ -10,14 +10,14 @@ import numpy as np
 class ModelVector:
     """The weights of a model that workers mix, as one vector.
 
-    Those are its trainable weights, and the floating-point ones that training only
+    They are its trainable weights, and the floating-point ones that training only
     updates: the statistics of `BatchNormalization`. Integers, seeds, metrics and the
     optimizer's state stay each worker's own.
 
     Attributes:
         variables: The Keras variables, in the order of the vector.
         count_trainable: How many variables are trainable: the first ones.
-        dtype: Of the vector: float32, or float64 if one of the variables is.
+        dtype: The vector's dtype: float32, or float64 if a variable has it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -47,7 +47,7 @@ class ModelVector:
 
     @property
     def num_trainable(self) -> int:
-        """How many elements the trainable variables have together."""
+        """The number of elements of all trainable variables together."""
         return sum(self.sizes[: self.count_trainable])
 
     @property

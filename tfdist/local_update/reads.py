@@ -48,7 +48,7 @@ class Reads:
     def results(
         self, notice: Callable[[Sequence[int], float], None]
     ) -> "list[tuple[int, Message | Exception]]":
-        """Returns what came of each read. Calls `notice` while it takes long."""
+        """Returns the result of each read. Calls `notice` while it takes long."""
         found: list[tuple[int, Message | Exception]] = []
         began = noticed = time.monotonic()
         while self._pending:

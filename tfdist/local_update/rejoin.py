@@ -1,8 +1,8 @@
-"""A worker that was lost and takes part again: what it asks for, and who decides.
+"""The return of a lost worker: its request, and the decision about it.
 
-It asks until the worker that leads has read it. That one says so to the others in the
-message of a mix: from the exchange after it, all of them count the worker again. Then the
-lead hands over its state, and the worker continues from there.
+The worker asks until the lead has read its request. The lead tells the others in the
+message of a mix, and from the next exchange on all of them count the worker again. Then
+the lead hands over its state, and the worker continues from there.
 """
 
 import copy
@@ -22,12 +22,12 @@ _DIFFERS = (
 
 
 class RejoinError(RuntimeError):
-    """A worker that was started again cannot take part in what the others do."""
+    """A restarted worker cannot take part in the others' exchanges."""
 
 
 @dataclasses.dataclass
 class Record:
-    """What workers told each other as `fit` started, in order.
+    """Values that workers told each other as `fit` started, in order.
 
     Attributes:
         numbers: For each time, the numbers of each worker.
@@ -65,13 +65,13 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a worker that was started again asks for.
+    """The request of a restarted worker to rejoin.
 
     Attributes:
         worker: Its index.
         nonce: The number of this process, at random: the answer names it.
         version: The version that it would have when it is back: see `members.Members`.
-        fit: Which call of `fit` of its script this is, from 1.
+        fit: The number of this call of `fit` in its script, from 1.
         settings: How its strategy mixes models, in words.
     """
 
@@ -92,7 +92,7 @@ class Request:
 
 
 class Move(enum.Enum):
-    """What a worker that was started again does next."""
+    """The next move of a restarted worker."""
 
     LEAVE = "tell the others that the process which they wait for has ended"
     ASK = "ask to take part again"
@@ -100,7 +100,7 @@ class Move(enum.Enum):
 
 
 def next_move(version: int, asked: int | None) -> Move:
-    """Decides what a worker that was started again does, by the version it has asked for.
+    """Decides the next move of a restarted worker, by the version it has asked for.
 
     >>> next_move(0, None).name  # Nobody has noticed that it was started again.
     'LEAVE'

@@ -1,4 +1,4 @@
-"""Where workers that were lost ask to come back: a thread for each listens to it."""
+"""Polls lost workers for requests to rejoin, with one thread per worker."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""How a worker that was started again comes to take part in what the others do."""
+"""Return of a restarted worker to the exchanges of the others."""
 
 import dataclasses
 import logging
@@ -28,11 +28,11 @@ _NOTICE_SECONDS = 15.0
 _LOOKS = 20
 
 State = tuple[Any, list[np.ndarray]]
-"""What a worker hands over: plain data, and the bytes of arrays."""
+"""The state that a worker hands over: plain data, and the bytes of arrays."""
 
 
 def is_expected(transport: Transport, me: int, workers: int) -> bool:
-    """Returns whether the others exchange models already, and have lost this worker.
+    """Returns True if the others exchange models already, and have lost this worker.
 
     In its first exchange, each worker waits for a message of all. So a worker with a second
     message has had one of this worker: of a process that has ended since.

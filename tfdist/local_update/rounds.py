@@ -1,6 +1,6 @@
-"""When models are mixed, in which parts, and what becomes of steps that run meanwhile.
+"""Rounds of local steps, after which fragments of the models are mixed.
 
-After every H local steps, in fragments, and at the end.
+A mix follows every H local steps, fragment by fragment, and the end of training.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 class Rounds:
     """Counts local steps, and says which fragment of the model to mix after each.
 
-    A round has H steps. Of F fragments, number f is mixed after the first (f+1)H/F of
+    A round has H steps. With F fragments, number f is mixed after the first (f+1)H/F of
     them, rounded down: each once per round, H steps after its last time, and one at a
     time. The last one is mixed where the round ends, as the whole model is where it is
     one fragment. `local_steps` is H, and `fragments` F, at most H.
@@ -56,7 +56,7 @@ class Rounds:
 
     @property
     def place(self) -> list[int]:
-        """Where in a round this is: its step, and each fragment's steps since its mix.
+        """The position in a round: its step, and each fragment's steps since its mix.
 
         >>> rounds, other = Rounds(4), Rounds(4)
         >>> _ = rounds.step(), rounds.step(), rounds.step()
@@ -93,7 +93,7 @@ def balanced_groups(sizes: Sequence[int], count: int) -> list[list[int]]:
     groups: list[list[int]] = [[] for _ in range(count)]
     total = [0] * count
     for index in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        # Of groups of the same size the one of fewest variables: none stays empty.
+        # The fewest variables decide between groups of equal size, so none stays empty.
         least = min(range(count), key=lambda each: (total[each], len(groups[each])))
         groups[least].append(index)
         total[least] += sizes[index]

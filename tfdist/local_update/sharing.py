@@ -13,7 +13,7 @@ from tfdist.peers.input import ShardedData
 
 @dataclasses.dataclass(frozen=True)
 class DataPlace:
-    """Where in its data a worker is.
+    """The position of a worker in its data.
 
     Attributes:
         sharers: The workers among which the rows of a batch are divided, by their indices.
@@ -29,8 +29,8 @@ class DataPlace:
 class SharingPeers:
     """The workers as `ShardedData` asks about them.
 
-    Those in `fixed`, unless it is None, share a batch in place of all that take part
-    now.
+    The workers in `fixed`, unless it is None, share a batch in place of all that take
+    part now.
     """
 
     def __init__(self, workers: LocalPeers, fixed: Sequence[int] | None = None) -> None:
@@ -41,12 +41,12 @@ class SharingPeers:
 
     @property
     def present(self) -> list[int]:
-        """The indices of those that share a batch."""
+        """The indices of the workers that share a batch."""
         return self._workers.present if self.fixed is None else list(self.fixed)
 
     @property
     def num_workers(self) -> int:
-        """How many share a batch."""
+        """The number of workers that share a batch."""
         return len(self.present)
 
     num_replicas = num_workers

@@ -60,7 +60,7 @@ class LocalSteps(LocalFunction):
     def on_data(self, data: ShardedIterator) -> dict[str, Any]:
         """Runs the next steps on this worker's rows, and returns the last one's logs."""
         ran = False
-        # Where a worker has come back in the middle of these steps, the rest of them.
+        # The rest of these steps if a worker has come back in their middle.
         size = self._model.steps_per_execution
         for _ in range(size - self._mix.steps % size):
             with naming_unequal_data(self._model.distribute_strategy.num_workers):

@@ -51,7 +51,7 @@ class LocalUpdateStrategy(
     Args:
         local_steps: After how many steps models are mixed: H. With `Mean()`, SGD and 1,
             this is synchronous training, to rounding.
-        mixing: `tfdist.local_update.mixing.Mean()`, `tfdist.local_update.mixing.Gossip(topology)`, or a policy with
+        mixing: `tfdist.mixing.Mean()`, `tfdist.mixing.Gossip(topology)`, or a policy with
             the same methods.
         outer_optimizer: A Keras optimizer that takes the change since the last mix for a
             gradient (DiLoCo, arXiv 2311.08105). None: the mean is the new model.
@@ -195,7 +195,7 @@ class LocalUpdateStrategy(
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes of models and numbers this worker has received from others."""
+        """The bytes of models and numbers that this worker has received from others."""
         return self._exchange.received_bytes
 
 

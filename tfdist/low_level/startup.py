@@ -60,8 +60,7 @@ def wait_until_ready(
 def session_config(server: tf.distribute.Server) -> tf.compat.v1.ConfigProto:
     """Returns the options of a session that needs no other tasks than the ps.
 
-    Without these options, a session waits for every worker, including one that was
-    killed.
+    Without these options, a session waits for every worker, even for a killed one.
     """
     definition = server.server_def
     own = f"/job:{definition.job_name}/task:{definition.task_index}"

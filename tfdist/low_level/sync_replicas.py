@@ -256,7 +256,7 @@ class _Aggregator:
         session.run(self._close)
 
     def _first_round(self, session: tf.compat.v1.Session) -> Round:
-        """Discards what a previous chief has left, and wakes all replicas."""
+        """Discards the gradients of a previous chief, and wakes all replicas."""
         counts = session.run(self._counts)
         # Taking an average waits for a gradient, so empty accumulators are left alone.
         left = [

@@ -1,4 +1,4 @@
-"""Builds what a `ParameterServerStrategy` is made of, in the order in which it is needed.
+"""Builds the parts of a `ParameterServerStrategy`, in the order of their use.
 
 First what watches the cluster, since to connect to it may take forever; then, for a strategy
 that is connected, what sends steps to its workers.
@@ -78,7 +78,7 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What sends steps to the workers, and hears of those that are lost."""
+    """The components that send steps to workers and hear of lost ones."""
 
     activity: Activity
     coordinator: tf.distribute.coordinator.ClusterCoordinator
@@ -90,7 +90,7 @@ class Parts:
     fit_driver: ParameterServerDriver
 
     def ended(self, replica: int, is_over: bool) -> None:
-        """Takes note that a replica's function is over, or lost with the replica."""
+        """Notes that a replica's function is over, or lost with the replica."""
         self.activity.ended(replica, is_over)
         if not is_over:
             self.gates.leave(replica)
@@ -99,7 +99,7 @@ class Parts:
 
 
 def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Parts:
-    """Builds what a strategy needs that is connected to its cluster."""
+    """Builds the parts of a strategy that are connected to its cluster."""
     activity = cluster.activity
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     # Before anything else uses the coordinator: to it, each device is a worker.

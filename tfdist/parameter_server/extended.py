@@ -1,4 +1,4 @@
-"""How a `ParameterServerStrategy` creates and updates variables."""
+"""Creation and update of variables under a `ParameterServerStrategy`."""
 
 import contextvars
 import functools
@@ -33,7 +33,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     """Creates variables where they are to live, and applies updates on their ps.
 
     Attributes:
-        placed: Where they live.
+        placed: The placement of variables.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
 
     @property
     def seconds_per_byte(self) -> float:
-        """How long the link of a worker takes for a byte; 0 if it is not what binds.
+        """Seconds per byte on a worker's link; 0 if the link is no bottleneck.
 
         Measured once, when a worker is there.
         """
@@ -117,8 +117,8 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         spec = spec_before_creation(kwargs)
         layout, initializer = self.placed.layout(spec), being_created().initializer
         if layout is None and kwargs.get("trainable", True):
-            # It is drawn as a whole: who has not asked for shards has the values of one
-            # process.
+            # Initialize it in one piece: a user who did not ask for shards gets the
+            # values of one process.
             layout, initializer = self.placed.layout_of_large(spec), None
         if layout is None:
             creator = self._create_var_creator(next_creator)
@@ -131,9 +131,9 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         weight: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        """Creates a variable next to another, in shards if that is and the shape fits."""
+        """Creates a slot beside its weight, sharded like the weight if shapes match."""
         is_split = isinstance(weight, PartitionedVariable)
-        # To know the spec, the initial value is traced: not for every slot of every model.
+        # The spec takes a trace of the initial value, which most slots can do without.
         if is_split or self.placed.is_planned:
             spec = spec_before_creation(kwargs)
             self.placed.check_slot(spec, weight)

@@ -1,4 +1,4 @@
-"""How fast the link between a worker and a ps is."""
+"""Measurement of the link between a worker and a ps."""
 
 import time
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 BYTES = 2**20
-"""What is copied to find out."""
+"""The size of the copy that measures a link."""
 
 _TRIES = 4
 _ENOUGH = 0.5
 
 FASTEST = 2.5e-9
-"""The least time per byte, in seconds, of a link that binds: that of 400 MB/s.
+"""The least seconds per byte of a link that is a bottleneck, as at 400 MB/s.
 
 Within a machine, and on faster networks, what binds is the processors that copy.
 """
@@ -37,11 +37,11 @@ def seconds_per_byte(strategy: Any) -> float | None:
     try:
         # The step for which this is asked may be being traced.
         with strategy.activity.call(), tf.init_scope():
-            # How long the chief takes to have anything copied is not the link's doing.
+            # Subtract the chief's time for any copy, which is not the link's.
             answer = _fastest_copy(worker, 1)
             copy = _fastest_copy(worker, BYTES // tf.float32.size)
     except tf.errors.OpError:
-        # Whoever is lost is noticed by the step, which training recovers from.
+        # The step notices a lost task, and training recovers from it.
         return None
     # Two measurements of a busy machine may come out in the wrong order.
     found = max(copy - answer, 0.0) / BYTES

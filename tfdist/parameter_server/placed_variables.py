@@ -1,4 +1,4 @@
-"""Where the variables of a strategy live: decided before, and known once they exist."""
+"""Placement of a strategy's variables: decided before they exist, then recorded."""
 
 import dataclasses
 import weakref
@@ -22,8 +22,8 @@ from tfdist.variables.variable import ParameterServerVariable
 class PlacedVariables:
     """Decides on which ps a variable lives and how it is split, and finds it again.
 
-    Large weights of which nobody has said anything are split where the link of a worker is
-    what binds: `seconds_per_byte` returns 0 where it is not.
+    Large weights are split by default if the worker's link is the bottleneck;
+    `seconds_per_byte` returns 0 if it is not.
 
     Attributes:
         placement: Says where variables live.
@@ -82,10 +82,10 @@ class PlacedVariables:
         return layout_of(partition, request.partition_strategy, spec.name)
 
     def layout_of_large(self, spec: VariableSpec) -> Layout | None:
-        """Returns how to split a weight for which nobody has said anything, or None."""
+        """Returns how to split a weight that the user gave no setting for, or None."""
         if not self._splits_large or being_created().request.partitioner is not None:
             return None
-        # Not to measure the link for nothing.
+        # Measure the link only if the answer matters.
         if not may_be_split(spec):
             return None
         partitioner = partitioner_for(spec, self._num_ps, self._seconds_per_byte())
@@ -151,9 +151,9 @@ class PlacedVariables:
     ) -> list[tuple[ParameterServerVariable, str]]:
         """Returns the variables of these handles, with their names.
 
-        What is not one of the strategy's, such as a lookup table, is left out.
+        A handle of another object, such as a lookup table, is left out.
         """
-        # By identity: handles are tensors, which compare element by element.
+        # Keyed by identity, because tensors such as handles compare by element.
         known = {
             id(variable.handle): (variable, name) for variable, name in self.existing()
         }

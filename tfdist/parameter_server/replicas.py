@@ -1,4 +1,4 @@
-"""Which devices of the workers compute steps. Pure."""
+"""Devices of the workers that compute steps. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _DEVICE = re.compile(rf"{_WORKER}(\d+)/device:(\w+):\d+")
 
 @dataclass(frozen=True)
 class Replica:
-    """What computes one step after the other: a device of a worker.
+    """A device of a worker, which computes one step after the other.
 
     Attributes:
         worker: The index of the worker.
@@ -37,7 +37,7 @@ class Replica:
 def replicas_of(
     num_workers: int, devices: Iterable[str], kind: str = KIND
 ) -> tuple[Replica, ...]:
-    """Returns the replicas of all workers, those of a worker one after the other.
+    """Returns the replicas of all workers, worker by worker.
 
     A worker that is not here yet is taken to have what the others have.
 

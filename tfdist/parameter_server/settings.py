@@ -1,4 +1,4 @@
-"""What a `ParameterServerStrategy` is given, checked, with what the launcher asks for."""
+"""Validated arguments of a `ParameterServerStrategy`, with the launcher's requests."""
 
 import os
 from collections.abc import Callable
@@ -24,12 +24,11 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of a strategy, and in place of None what it trains with.
+    """Validated arguments of a strategy, with defaults filled in.
 
     Attributes:
         config: The cluster, with this process's task as the chief.
-        measures: Whether steps are measured. Who does not ask for a policy does not pay for
-            its measurements either.
+        measures: Whether steps are measured. Only strategies with a policy pay for it.
     """
 
     config: tf_config.TFConfig
@@ -82,7 +81,7 @@ def settings_of(
     stall_timeout = _stall_timeout(stall_timeout)
     check_on_stall(on_stall)
     config = _chief_of(cluster_resolver)
-    # How many devices the workers have is known once they are connected.
+    # The number of the workers' devices is known once they are connected.
     for_workers(consistency, len(config.cluster.worker))
     return Settings(
         config,

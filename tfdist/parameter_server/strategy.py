@@ -65,7 +65,7 @@ class ParameterServerStrategy(
             no `placement` either, weights that take 4 ms or more on links slower than
             400 MB/s are split, unless they are tables of embeddings;
             `FixedShardsPartitioner(1)` splits none.
-        placement: Which ps a variable lives on. Defaults to `BestFit()`.
+        placement: The rule that chooses the ps of a variable. Defaults to `BestFit()`.
         startup_timeout: How long to wait for the ps and the workers, in seconds.
         min_workers: How many workers are enough to start and to go on. The others join
             a running `fit` when they come; one that goes away is not waited for.
@@ -75,11 +75,11 @@ class ParameterServerStrategy(
             dataset may not yield a batch, in seconds. Defaults to the environment
             variable TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets,
             and to 120 without it.
-        on_stall: What to do then: "raise" an error, "restart" the stuck tasks (where a
+        on_stall: The reaction: "raise" an error, "restart" the stuck tasks (where a
             launcher can), or "warn". By default, a task that does not respond is
             restarted where a launcher can do that; elsewhere it raises an error once
             training makes no progress. A slow step or dataset only causes a warning.
-        checkpoint_dir: Where `fit` writes the checkpoints from which it continues when
+        checkpoint_dir: The directory of the checkpoints from which `fit` continues when
             the program is started again. The chief and every ps write to this path.
             Defaults to the environment variable TFDIST_CHECKPOINT_DIR, which
             `launch.local --checkpoint_dir` sets; without it, there are no checkpoints.
@@ -88,7 +88,7 @@ class ParameterServerStrategy(
         exchange: How often `fit` and `evaluate` move values between the workers and
             the ps: in each step, `tfdist.Every(k)` for once in k steps, or
             `tfdist.WhenChanged(threshold)` for what has changed enough.
-        consistency: When a step of `fit` may start, and which gradients count: one of
+        consistency: The policy for when steps start and which gradients count: one of
             `tfdist.Asynchronous()`, `tfdist.BoundedStaleness(s)` and
             `tfdist.Synchronous()`, or a policy of your own. Defaults to the environment
             variable TFDIST_CONSISTENCY, which `launch.speedup --consistency` sets, and to
@@ -105,7 +105,7 @@ class ParameterServerStrategy(
         coordinator: The coordinator that sends steps to the workers.
         num_workers: The number of workers in the cluster.
         num_ps: The number of ps in the cluster.
-        replicas: What computes steps: the worker, or each of several devices of a worker.
+        replicas: The devices that compute steps: one or several per worker.
 
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
@@ -167,7 +167,7 @@ class ParameterServerStrategy(
         self.gates, self.caches = parts.gates, parts.caches
         self.exchanges = parts.exchanges
         self._parts = parts
-        # By replicas now, of which a worker with several GPUs has several.
+        # From here on, the policy counts replicas; a worker may have several.
         self._consistency = for_workers(settings.consistency, self.num_replicas)
         self._measures = settings.measures
 
@@ -180,7 +180,7 @@ class ParameterServerStrategy(
 
     def _connect(self, settings: Settings, watched: WatchedCluster) -> None:
         """Joins the cluster, and installs an `extended` that places variables."""
-        # Even if this fails: TensorFlow cannot be asked to connect a process twice.
+        # Even after a failure, TensorFlow cannot connect a process again.
         MEMBERSHIP.joined(self)
         self.servers, self.activity = watched.servers, watched.activity
         self.presence, self.watchdog = watched.presence, watched.watchdog
@@ -218,7 +218,7 @@ class ParameterServerStrategy(
 
     @property
     def consistency(self) -> Consistency:
-        """When a step may start, and which gradients count. Set it between epochs.
+        """The policy for when steps start and which gradients count.
 
         Raises:
             TypeError: If it is set to something that is not a policy.
@@ -238,7 +238,7 @@ class ParameterServerStrategy(
 
     @property
     def gate(self) -> Gate | None:
-        """Where the steps of the current policy take their turns, if they do."""
+        """The gate at which steps of the current policy take turns, or None."""
         return self.gates.of(self._consistency) if self._measures else None
 
     def staleness_report(self) -> StalenessReport:
@@ -255,8 +255,8 @@ class ParameterServerStrategy(
     def exchange_report(self) -> ExchangeReport | WhenChangedReport:
         """Reports what `exchange=` does with each variable that steps write.
 
-        Of the models that `fit` and `evaluate` have trained and tested so far. It prints
-        as a list. That of `WhenChanged` says how often each weight has moved, too.
+        It covers the models that `fit` and `evaluate` have used so far, and prints as a
+        list. The report of `WhenChanged` says how often each weight has moved, too.
 
         Raises:
             tf.errors.OpError: With `WhenChanged`, while a worker or a ps is down.
@@ -270,7 +270,7 @@ class ParameterServerStrategy(
         batches: int = 32,
         step_seconds: float | None = None,
     ) -> PipelineReport:
-        """Measures what a pipeline costs each worker, stage by stage, and what would help.
+        """Measures the cost of a pipeline on each worker, by stage, and advises.
 
         Each worker reads so many batches alone, once for each stage: call it between calls
         of `fit`. As any iteration, it takes one of the orders of a dataset that shuffles.
@@ -294,7 +294,7 @@ class ParameterServerStrategy(
 
     @property
     def num_replicas(self) -> int:
-        """How many steps can be computed at the same time."""
+        """The number of steps that can be computed at the same time."""
         return len(self.replicas)
 
     @property

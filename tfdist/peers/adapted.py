@@ -1,8 +1,8 @@
-"""What layers have learned by `adapt`: the chief's, where workers differ by rounding.
+"""State from `adapt`, copied from the chief where workers differ by rounding.
 
-`adapt` adds up examples in the order in which a worker reads them. Those of a dataset that
-shuffles without a seed have another order on each worker, and the last digits differ. The
-boundaries of a `Discretization` differ by more: they are accurate to its `epsilon`.
+`adapt` adds up examples in the order in which a worker reads them. A dataset that
+shuffles without a seed has another order on each worker, and the last digits differ.
+The boundaries of a `Discretization` differ by more: they are accurate to its `epsilon`.
 """
 
 import json
@@ -17,7 +17,7 @@ from tfdist.peers import checksums
 from tfdist.peers.peers import Peers
 
 _TOLERANCE = 1e-4
-"""Of the largest number that a layer keeps: more is a difference of the data."""
+"""The tolerance relative to a layer's largest number: beyond it, the data differ."""
 
 _MOST_NUMBERS = 2**16
 
@@ -59,7 +59,7 @@ def _set_state(layer: Any, state: State) -> None:
 
 
 def _has_quantiles(layer: Any) -> bool:
-    """Whether it is a `Discretization` that has been adapted."""
+    """Returns True if a layer is a `Discretization` that has been adapted."""
     return (
         isinstance(layer, keras.layers.Discretization)
         and layer.summary is not None
@@ -101,20 +101,20 @@ def _is_close(layer: Any, state: State, chiefs: State) -> bool:
 
 
 _RANKS = 5
-"""How many epsilon two summaries of the same numbers may differ by.
+"""The most epsilons by which two summaries of the same numbers may differ.
 
 Up to 3.9 were seen: of four distributions, 300 to 30,000 numbers, and batches of 32 and 256.
 """
 
 _WEIGHT = 1e-4
-"""Of the sum of the weights, which depends on the number of examples alone."""
+"""The relative tolerance of the sum of weights, set by the number of examples."""
 
 _STEP = 1e-3
-"""Of the range of the numbers: where many are equal, a rank jumps."""
+"""A step relative to the range of the numbers: where many are equal, a rank jumps."""
 
 
 def are_alike(one: Any, other: Any, epsilon: float) -> bool:
-    """Returns whether two summaries may be of the same numbers.
+    """Returns True if two summaries may be of the same numbers.
 
     A summary has two rows: ascending numbers and their weights.
     """

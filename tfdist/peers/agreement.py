@@ -98,7 +98,7 @@ def check_updates(
 
 
 def values_of_each(found: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns what differs between workers, and the value of each.
+    """Returns the items that differ between workers, and the value of each.
 
     >>> values_of_each({"a:0": {"rate": "1"}, "a:1": {"rate": "2"}, "a:2": {"rate": "1"}})
     'rate is 1 on a:0, a:2, but 2 on a:1'
@@ -177,7 +177,7 @@ def _of_dataset(name: str, dataset: tf.data.Dataset) -> tuple[Checksums, bool]:
     if not _tf.draws_at_random(dataset):
         (batch,) = _first(dataset, 1) or [None]
         return checksums.of_tensors(f"{name}, its first batch", batch), False
-    # What several threads draw has no agreed seed, so what they draw from is compared.
+    # Draws of several threads have no agreed seed, so their inputs are compared.
     parts = _tf.parts_before_draws(dataset)
     if parts:
         first = [_first(part, _FIRST_ELEMENTS) for part in parts]
@@ -195,7 +195,7 @@ def _first(dataset: tf.data.Dataset, count: int) -> list[Any]:
 
 
 def _differing(mine: Checksums, peers: Peers, all_of_them: bool = False) -> str:
-    """Returns what differs between workers, and on which ones; '' if nothing does.
+    """Returns the item that differs, and on which workers; '' if nothing does.
 
     With `all_of_them`, a difference counts only if all checksums differ: random
     augmentation changes an example, but not its target.

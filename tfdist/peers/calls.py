@@ -18,7 +18,7 @@ EPOCH, END_OF_EPOCH = "the next epoch of fit", "the end of an epoch of fit"
 END_OF_FIT, STEP = "the end of fit", "a step of fit, evaluate or predict"
 CALLS = (BARRIER, "fit", "evaluate", "predict", EPOCH, END_OF_EPOCH, END_OF_FIT)
 WAITS = (*CALLS, STEP, "train_on_batch", "test_on_batch", "predict_on_batch")
-"""For what a worker waits for all others."""
+"""The calls and places at which a worker waits for all others."""
 
 _PLACES = (EPOCH, END_OF_EPOCH, END_OF_FIT, STEP)
 # The program has not called them, and one worker may save for long before.

@@ -61,7 +61,7 @@ def check_read_once(arguments: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Totals:
-    """What is known of the batches of the whole cluster before they are read.
+    """Properties of the whole cluster's batches that are known before they are read.
 
     Attributes:
         are_known: Whether each element has the total of its batch. If not, the total is
@@ -83,7 +83,7 @@ class ShardedIterator:
         values: Yields `(count, total, components of the batch)` per device, endlessly.
             After the last batch, the count and the total are 0.
         structure: The structure of a batch.
-        totals: What is known of the batches before they are read.
+        totals: Properties of the batches that are known before they are read.
         steps_requested: How many steps to take next; None for `steps_per_execution`.
         taken: How many steps have run, including those before a checkpoint.
         seed: The seed of the order of the data.
@@ -122,7 +122,7 @@ class ShardedIterator:
         return self
 
     def state(self) -> None:
-        """Returns that there is no state: `seed` and `taken` tell what is to be read."""
+        """Returns no state, because `seed` and `taken` tell what to read."""
 
     # Keras's `predict` takes a batch here and passes it to a function. A share's number of
     # rows differs between workers. Passing the iterator instead has all workers call one
@@ -199,7 +199,7 @@ class ShardedData:
 
     @property
     def _draws_again(self) -> bool:
-        """Whether the order of the data is drawn, and shared, anew in each epoch."""
+        """True if the order of the data is drawn, and shared, anew in each epoch."""
         return self._reseeds or shuffling.shuffles_arrays(self._adapter)
 
     def _agree(self) -> None:
@@ -223,7 +223,7 @@ class ShardedData:
         shuffling.reorder_py_dataset(self._adapter, self._seed, self._epoch)
 
     def _known(self, batches: tf.data.Dataset) -> Totals:
-        """Returns what this worker, or all of them, know of the batches.
+        """Returns the knowledge of this worker, or of all of them, about the batches.
 
         Cost: a message of 8 bytes per worker if each has data of its own.
         """
@@ -277,7 +277,7 @@ def _fewest_rows(adapter: Any) -> int:
     try:
         size, last = adapter.batch_size or 0, adapter.partial_batch_size or 0
     except NotImplementedError:
-        # Of a `PyDataset`, for example, every batch may have another size.
+        # Every batch of a `PyDataset`, for example, may have another size.
         return 0
     return min(size, last or size)
 

@@ -15,11 +15,11 @@ class Sharers(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """How many workers take part."""
+        """The number of workers that take part."""
 
     @property
     def num_replicas(self) -> int:
-        """How many devices train, of all workers together."""
+        """The number of devices that train, of all workers together."""
 
     @property
     def worker_index(self) -> int:
@@ -37,7 +37,7 @@ class Peers(Sharers, Protocol):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker writes files."""
+        """True if this worker writes files."""
 
     def gather_texts(self, text: str) -> dict[str, str]:
         """Returns the text of each worker by its name."""

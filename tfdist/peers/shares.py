@@ -49,7 +49,7 @@ class UnequalDataError(ValueError):
 
 
 def is_own_data(source: Any) -> bool:
-    """Returns whether each worker has its own data: a dataset, or a dataset function."""
+    """Returns True if each worker has its own data, a dataset or a dataset function."""
     own = (_POLICY.OFF, _POLICY.FILE, _POLICY.HINT)
     return isinstance(source, InputPipelines) or _policy(source) in own
 
@@ -90,8 +90,8 @@ def own_batches(
 def naming_unequal_data(workers: int) -> Iterator[None]:
     """Gives errors of data that is found out to be unequal as it is read their class.
 
-    Of fewer files than workers, TensorFlow advises to turn sharding off: with that, every
-    example would be trained on once per worker.
+    With fewer files than workers, TensorFlow advises to turn sharding off, and then
+    every example would be trained on once per worker.
 
     Raises:
         UnequalDataError: If there are too few files, or rows that cannot be divided.

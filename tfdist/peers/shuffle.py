@@ -82,7 +82,7 @@ class ReorderedPyDataset(keras.utils.PyDataset):
 
 
 def shuffles_arrays(adapter: Any) -> bool:
-    """Returns whether a Keras data adapter shuffles arrays in each epoch."""
+    """Returns True if a Keras data adapter shuffles arrays in each epoch."""
     return bool(getattr(adapter, "_shuffle", False))
 
 
@@ -110,7 +110,7 @@ def seeds_of(source: Any) -> tuple[int, bool]:
 
 
 def with_agreed_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Returns a dataset in which what is random has a seed derived from `seed`.
+    """Returns a dataset whose random parts have a seed derived from `seed`.
 
     That is each `shuffle` and `random`, and each operation of `tf.random` that keeps a state.
 

@@ -1,1 +1,1 @@
-"""Which ps holds a variable, and how a large one is split: pure decisions."""
+"""Placement of variables on ps, and splits of large ones: pure decisions."""

@@ -138,7 +138,7 @@ class GreedyLoadBalancing:
 class BestFit(GreedyLoadBalancing):
     """Places each variable where it does not raise the load of the fullest ps.
 
-    Of the ps on which it fits below the load of the fullest, it takes the one with the
+    Among the ps where it fits below the load of the fullest, it takes the one with the
     most load; if there is none, the least loaded, as `GreedyLoadBalancing` does. So small
     variables share a ps instead of spreading over all of them, and a step, which
     exchanges messages with every ps that it uses, exchanges fewer. On two ps, both place

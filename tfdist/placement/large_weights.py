@@ -1,4 +1,4 @@
-"""Which weights are split over the ps without being asked. Pure.
+"""Weights that are split over the ps by default. Pure.
 
 A weight in one piece moves over the link of one ps, so that a step takes as long as if
 there were no other ps. In shards it moves over all of their links; and one shard comes back
@@ -13,13 +13,13 @@ from tfdist.placement.partitioners import MinSizePartitioner
 from tfdist.placement.variable_spec import VariableSpec
 
 LEAST_SECONDS = 4e-3
-"""How long a weight takes on a link, from which it is split: 500 kB at 1 Gbit/s.
+"""The least seconds on a link of a weight that is split: 500 kB at 1 Gbit/s.
 
 Below, messages cost more than shards save.
 """
 
 LEAST_BYTES = 2**16
-"""What is never split, on however slow a link."""
+"""The least bytes of a weight that is split, however slow the link is."""
 
 _LEAST_INDICES = 8
 """Per shard, on the axis that is split. With fewer, shards would be uneven."""
@@ -32,7 +32,7 @@ byte, which many large kernels do not earn back on a faster link.
 """
 
 _TABLE = "embeddings"
-"""How Keras's layers call their tables, of which a step moves a few rows."""
+"""The name of tables in Keras's layers, of which a step moves a few rows."""
 
 
 def may_be_split(weight: VariableSpec) -> bool:
@@ -44,7 +44,7 @@ def may_be_split(weight: VariableSpec) -> bool:
 def partitioner_for(
     weight: VariableSpec, num_ps: int, seconds_per_byte: float
 ) -> Callable[..., Any] | None:
-    """Returns what splits a weight into a shard per ps, or None if it stays whole.
+    """Returns the partitioner into a shard per ps, or None if a weight stays whole.
 
     It is split by rows; or on a slow link along its last axis, if it has few rows, as the
     kernel of a convolution has.

@@ -1,12 +1,12 @@
-"""How long a worker waits for its link in a step, and what would take less."""
+"""Time for which a worker waits for its link in a step, and advice to shorten it."""
 
 from dataclasses import dataclass
 
 LEAST_SHARE = 0.1
-"""Of a step; if links take less, nothing is said about them."""
+"""The least share of a step that is worth advice about links."""
 
 STEPS = 5
-"""Of `Every`, as it is proposed."""
+"""The number of steps of the `Every` that is proposed."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LinkUse:
     meanwhile. What is pulled while a later segment is pushed takes no time of its own.
 
     Attributes:
-        traffic: What a step moves.
+        traffic: The bytes that a step moves.
         step_seconds: How long a step took on a worker, in the last epoch of `fit`.
         may_narrow: Whether the strategy could take `wire_dtype="bfloat16"` instead.
         may_merge: Whether it could exchange values once in several steps instead.
@@ -53,7 +53,7 @@ class LinkUse:
 
     @property
     def gradients(self) -> float:
-        """The share in which its gradients are under way, and the next weights wait."""
+        """The share in which its gradients are in flight, and the next weights wait."""
         return self._share(self.traffic.pushed)
 
     def _share(self, amount: float) -> float:

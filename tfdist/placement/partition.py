@@ -1,4 +1,4 @@
-"""How one variable is split over several ps."""
+"""Partitions of one variable over several ps."""
 
 import math
 from collections.abc import Iterable
@@ -48,8 +48,7 @@ class Partition:
             Several shards may live on the same ps.
 
     Raises:
-        PartitionError: If a shard is empty, or does not start where the previous one
-            stops.
+        PartitionError: If a shard is empty, or does not start where the last one stops.
     """
 
     axis: int

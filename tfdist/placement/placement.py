@@ -40,7 +40,7 @@ class PartitioningPlacement(Placement, Protocol):
         ...
 
     def created(self, spec: VariableSpec, variable: Any) -> None:
-        """Takes note of a variable that has been created where it was placed."""
+        """Notes a variable that has been created where it was placed."""
         ...
 
     def check_slot(self, slot: VariableSpec, weight: Any) -> None:

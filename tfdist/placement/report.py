@@ -25,12 +25,11 @@ UNEVEN = 1.25
 
 @dataclass(frozen=True)
 class PlacementReport:
-    """Where every variable lives.
+    """The ps of every variable.
 
     Attributes:
         num_ps: The number of ps, including empty ones.
-        variables: Every variable on a ps, including optimizer slots, in creation
-            order.
+        variables: Every variable on a ps, with optimizer slots, in creation order.
     """
 
     num_ps: int
@@ -55,7 +54,7 @@ class PlacementReport:
 
     @property
     def advice(self) -> str:
-        """What to do if one variable is more than a ps's share; "" if none is.
+        """Advice if one variable is more than a ps's share; "" if none is.
 
         No placement evens that out, and each step moves the variable over one link.
 
@@ -98,7 +97,7 @@ MIN_MEDIAN_STEPS = 10
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How many training steps each worker ran, as counted by the worker.
+    """The number of training steps that each worker ran, as counted by the worker.
 
     Attributes:
         steps: One number per worker, in task index order. A restarted worker counts

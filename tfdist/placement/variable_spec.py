@@ -1,4 +1,4 @@
-"""What is known of a variable before it is created."""
+"""Properties of a variable that are known before it is created."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """What is known of a variable before it is created.
+    """The properties of a variable that are known before it is created.
 
     Attributes:
         name: The full name, for example `"cnn/dense/kernel"`.

@@ -1,4 +1,4 @@
-"""The arguments of a plan and the errors for what cannot be planned."""
+"""The arguments of a plan, and the errors for models that cannot be planned."""
 
 import math
 

@@ -14,8 +14,8 @@ from tfdist.placement.partition import Partition, Shard
 class Items:
     """The items to place, with loads as fractions of the total.
 
-    `axes` has the axis to split and its size, for each item that is large enough. Of
-    these, `looked_up` are the items whose traffic is that of a few rows, and `dealt`
+    `axes` has the axis to split and its size, for each item that is large enough. Among
+    these, `looked_up` are the items whose traffic is a few rows, and `dealt`
     those in the `mod` layout: even shards, one per ps.
     """
 
@@ -27,7 +27,7 @@ class Items:
 
 
 class Assignment:
-    """Which ps holds each item or shard; built up by several calls of `pour`.
+    """The ps of each item or shard, built up by several calls of `pour`.
 
     `memory` and `traffic` are the fractions of all load that are on each ps.
     """
@@ -58,7 +58,7 @@ class Assignment:
             indices = self._items.axes[i][1]
             edges = [indices * ps // num_ps for ps in range(num_ps + 1)]
             for ps, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
-                # Of an axis shorter than the number of ps, some ps get nothing.
+                # If an axis is shorter than the number of ps, some ps get nothing.
                 if stop > start:
                     self._cut(i, ps, start, stop)
 

@@ -63,7 +63,7 @@ def from_json(text: str) -> tuple[int, tuple[PlannedVariable, ...], float, str]:
 
 
 def read(path: str | os.PathLike[str], parse: Callable[[str], T]) -> T:
-    """Returns what `parse` makes of a file; a `PlanFileError` of it names the file."""
+    """Returns the result of `parse` for a file; its `PlanFileError` names the file."""
     try:
         return parse(Path(path).read_bytes().decode())
     except (PlanFileError, UnicodeDecodeError) as error:

@@ -46,8 +46,8 @@ def slot_kind(slot: str, weight: str) -> str:
 class Matcher:
     """Finds the match of each variable among these.
 
-    Of several matches, it picks the one that was taken the fewest times, and the first
-    of those.
+    From several matches, it picks the one that was taken the fewest times, and the
+    first of those.
 
     Cost: `O(d log n)` per variable, for paths of depth d.
     """

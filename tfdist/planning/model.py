@@ -42,8 +42,8 @@ def plan(
         batch: The shapes of a batch, `(x, y)`, if they do not follow from the model.
         lookups: The number of rows of an embedding that a step looks up, by a pattern
             of its path, for example `{"*/embeddings": 256}`.
-        balance: What to balance: `"memory"`, with the fewest splits; `"traffic"`; or
-            `"both"`, which splits every large embedding over all ps.
+        balance: The quantity to balance: `"memory"`, with the fewest splits;
+            `"traffic"`; or `"both"`, which splits every large embedding over all ps.
         target: The imbalance to reach; variables are split only as far as it needs.
 
     Raises:

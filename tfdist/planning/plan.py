@@ -1,4 +1,4 @@
-"""Which ps will hold each variable of a model, as plain data.
+"""Plans of the ps for each variable of a model, as plain data.
 
 `tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which ps will hold each variable of a model.
+    """A plan of which ps will hold each variable of a model.
 
     Attributes:
         num_ps: The number of ps.
         variables: Every variable but the slots, in creation order.
         target: The requested imbalance.
-        balance: What was balanced: `"memory"`, `"traffic"` or `"both"`.
+        balance: The balanced quantity: `"memory"`, `"traffic"` or `"both"`.
     """
 
     num_ps: int
@@ -135,7 +135,7 @@ class Plan:
         )
 
     def receipt(self, report: "PlacementReport") -> "Receipt":
-        """Compares the plan with what a strategy's `placement_report()` says.
+        """Compares the plan with a strategy's `placement_report()`.
 
         Raises:
             TypeError: If `report` is not a `PlacementReport`.
@@ -203,7 +203,7 @@ class Receipt:
 
     @property
     def matches(self) -> bool:
-        """True if every ps holds exactly what was planned."""
+        """True if every ps holds exactly the planned bytes."""
         return self.predicted == self.actual
 
     def __str__(self) -> str:

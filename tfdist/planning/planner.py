@@ -45,7 +45,7 @@ def plan_variables(
 ) -> Plan:
     """Plans where variables live.
 
-    Of the plans with the fewest cuts found, the most balanced one wins.
+    The most balanced of the plans with the fewest cuts found wins.
 
     >>> from tfdist.placement.variable_spec import VariableSpec
     >>> rows = (600, 100, 100)
@@ -57,12 +57,11 @@ def plan_variables(
     Args:
         weights: The variables, in creation order.
         num_ps: The number of ps.
-        balance: What to balance. `"memory"`, the default, balances traffic only as
-            far as memory allows without more cuts. `"traffic"` ignores memory.
+        balance: The quantity to balance. `"memory"`, the default, balances traffic only
+            as far as memory allows without more cuts. `"traffic"` ignores memory.
             `"both"` spreads the large embeddings with known `lookups` over all ps, at
             `num_ps - 1` cuts each, and balances the rest by traffic.
-        target: The imbalance to reach, above 1: variables are split only as far as it
-            needs.
+        target: The imbalance to reach, above 1. Variables are split only as needed.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -71,7 +71,7 @@ class Recording:
         ]
 
     def _to_plan(self) -> list[_Variable]:
-        """Returns those in use, and those that match none in use."""
+        """Returns the variables in use, and those that match none in use."""
         # A Keras variable in a reference cycle counts as in use until it is collected.
         gc.collect()
         in_use = [each for each in self.variables if each.is_in_use]

@@ -125,7 +125,7 @@ def _symbolic_batch(batch: Any) -> Any:
     for each in keras.tree.flatten(batch):
         if each is not None and not (hasattr(each, "shape") and hasattr(each, "dtype")):
             raise TypeError(
-                "batch is one batch as fit gets it, (x, y), of arrays or "
+                "batch must be one batch as fit gets it, (x, y), of arrays or "
                 f"tf.TensorSpecs; received {each!r} in it"
             )
     return keras.tree.map_structure(_symbolic, batch)

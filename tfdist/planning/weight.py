@@ -8,7 +8,7 @@ from tfdist.placement.variable_spec import VariableSpec
 
 @dataclass(frozen=True)
 class Weight:
-    """A variable to place, and what matters for its placement.
+    """A variable to place, and its properties that matter for that.
 
     Attributes:
         spec: The variable.
@@ -38,8 +38,8 @@ class Weight:
     def traffic(self) -> int:
         """The bytes that a step moves: the value to the worker, and its update back.
 
-        Slots do not move. Of an embedding only the rows that are looked up move, at most
-        all of them.
+        Slots do not move. Only the rows of an embedding that are looked up move, at
+        most all of them.
         """
         if self.lookups is None or not self.spec.shape:
             return 2 * self.spec.size_bytes

@@ -1,4 +1,4 @@
-"""Which devices of the workers have a replica each: all GPUs, or else CPUs."""
+"""Devices of the workers with a replica each: all GPUs, or else CPUs."""
 
 from collections.abc import Mapping, Sequence
 

@@ -133,7 +133,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         return dict(zip(self.worker_names, texts, strict=True))
 
     def bytes_of_chief(self, data: bytes) -> bytes:
-        """Returns what the chief has passed.
+        """Returns the value that the chief has passed.
 
         Cost: the bytes once over the network, after one number.
         """
@@ -238,7 +238,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
     def colocate_vars_with(
         self, colocate_with_variable: Any
     ) -> contextlib.AbstractContextManager[Any]:
-        """Creates variables as the one next to which they belong.
+        """Creates variables like the ones that they belong to.
 
         The weights of a layer that was built outside of the scope are this process's own,
         which starts them as the chief does and updates them as all do. So are their slots.

@@ -53,11 +53,10 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             of it is refused. With False, each replica computes them from its own part.
         whole_batch_bytes: The most bytes that a step gathers at once of the whole batch,
             256 MiB by default. A step that needs more fails.
-        replica_loss: "mean" says that what a step computes from a replica's rows is a
-            mean over them. Nothing is proved or refused then: gradients, logs and weights
-            are the replicas' mean, weighted by their numbers of rows, and a sum becomes a
-            mean of sums. By default a step of your own is read, and refused if it cannot
-            be told what it computes.
+        replica_loss: "mean" says that a step computes means over a replica's rows. Then
+            gradients, logs and weights are the replicas' mean, weighted by their numbers
+            of rows, and a sum becomes a mean of sums. By default, tfdist analyses a custom
+            step, and raises an error if it cannot prove the result.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is

@@ -51,18 +51,18 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch, or refused; else on each replica's part.
         whole_batch_bytes: The most bytes that a step gathers at once of a whole batch.
-        replica_loss: "mean" if what a step computes from a replica's rows is a mean over
-            them, by the user's word; None to prove what it is, or to refuse it.
+        replica_loss: "mean" if the user says that a step computes a mean over a
+            replica's rows; None to prove what it computes, or to refuse it.
 
     Raises:
         ValueError: If `whole_batch_bytes` is not positive.
     """
 
     has_one_script = False
-    """Whether the script runs in a single process, for all workers."""
+    """True if the script runs in a single process, for all workers."""
 
     copies_may_differ = False
-    """Whether a step failed on some replicas while others wrote their variables."""
+    """True if a step failed on some replicas while others wrote their variables."""
 
     waits: Waits | None = None
     """The points at which workers wait for each other, if each runs the script."""

@@ -1,1 +1,1 @@
-"""What a variable is on a ps: in one piece or in shards, written without losses."""
+"""Variables on the ps, in one piece or in shards, written without losses."""

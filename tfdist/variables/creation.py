@@ -1,4 +1,4 @@
-"""What is known of the variable being created, which TensorFlow's creators are not told.
+"""Facts about the variable being created that TensorFlow's creators do not receive.
 
 Keras creates a `tf.Variable` from a function, and passes neither the path nor the
 initializer on. The hooks of `tfdist.keras` note both here, and the strategy reads them.
@@ -21,7 +21,7 @@ from tfdist.variables.layout import DIV, MOD, Layout
 
 @dataclass(frozen=True)
 class Request:
-    """How to split the variables of a scope.
+    """Request of a scope for how to split its variables.
 
     Attributes:
         partitioner: Returns the number of shards; None for the strategy's partitioner.
@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Creation:
-    """What is known of the variable being created.
+    """Known facts about the variable being created.
 
     Attributes:
         path: The path of the Keras variable, or None if it is none of Keras's.
@@ -60,7 +60,7 @@ _being_created: contextvars.ContextVar[Creation] = contextvars.ContextVar(
 
 
 def being_created() -> Creation:
-    """Returns what is known of the variable being created."""
+    """Returns the known facts about the variable being created."""
     return _being_created.get()
 
 

@@ -1,4 +1,4 @@
-"""Which of TensorFlow's fused kernels computes what a Keras optimizer computes.
+"""Fused kernels of TensorFlow that compute a Keras optimizer's update.
 
 A fused kernel updates a weight and its slots in one operation, under their locks. It
 may replace Keras's operations only where both compute the same formula. Some do not:
@@ -29,16 +29,16 @@ DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A fused kernel, and what to call it with.
+    """A fused kernel, and its arguments.
 
     Attributes:
         op: The name in `tf.raw_ops`.
-        slots: By argument, the optimizer's slots, one per weight.
-        numbers: By argument, a number of the weight's dtype.
-        decays: Those of the numbers that are subtracted from 1.
-        powers: By argument, the base of a power with the number of this step, which
-            counts from 1.
-        flags: By argument, an attribute of the operation.
+        slots: The optimizer's slots by argument, one per weight.
+        numbers: Numbers of the weight's dtype, by argument.
+        decays: The numbers that are subtracted from 1.
+        powers: Bases of powers with the number of this step, which counts from 1, by
+            argument.
+        flags: Attributes of the operation, by argument.
         learning_rate: The argument for the learning rate.
         gradient: The argument for the gradient.
     """
@@ -183,4 +183,4 @@ RULES: Mapping[str, Callable[[Any], Kernel | None]] = {
     "Adagrad": _adagrad,
     "Ftrl": _ftrl,
 }
-"""By the name of a class in `keras.optimizers`."""
+"""Rules for kernels by the name of a class in `keras.optimizers`."""

@@ -15,9 +15,9 @@ from tfdist.variables.fused_kernels import Kernel, kernel_for
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
-# What the update steps of Keras's optimizers call; replaced on an instance, they decide.
+# Methods that Keras's update steps call; replaced on an instance, they decide.
 _METHODS = frozenset({"update_step", "assign", "assign_add", "assign_sub"})
-# Whether updates are left to Keras, operation by operation.
+# True if updates are left to Keras, operation by operation.
 _left_to_keras: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "left_to_keras", default=False
 )
@@ -82,7 +82,7 @@ def _whole(slot: Any) -> Any:
 
 
 def _on_ps(variable: Any) -> ParameterServerVariable | None:
-    """Returns what holds a variable, or the shard that the update is narrowed to."""
+    """Returns the holder of a variable, or the shard that the update is narrowed to."""
     if isinstance(variable, PartitionedVariable):
         shard = narrowing.shard_seen()
         return None if shard is None else variable.shards[shard]
@@ -90,7 +90,7 @@ def _on_ps(variable: Any) -> ParameterServerVariable | None:
 
 
 def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
-    """Whether it is the gradient of all elements: a kernel wants the exact shape."""
+    """Returns True for a gradient of all elements: a kernel needs the exact shape."""
     return (
         tf.is_tensor(gradient)
         and not isinstance(gradient, tf.IndexedSlices)
@@ -101,7 +101,7 @@ def _is_dense(gradient: Any, weight: ParameterServerVariable) -> bool:
 
 
 def _slot_of(weight: ParameterServerVariable, whole: Any) -> Any:
-    """Returns what holds a slot next to the weight, or None if that is not so."""
+    """Returns the holder of a slot next to the weight, or None if it is elsewhere."""
     slot = _on_ps(whole)
     if slot is None or (slot.shape, slot.dtype) != (weight.shape, weight.dtype):
         return None

@@ -35,7 +35,7 @@ class NotAdditiveError(RefusalError):
 def increment(
     value: tf.Tensor, view: tf.Tensor, trainable: bool, num_workers: int
 ) -> tf.Tensor | None:
-    """Returns what to add to the variable in place of assigning `value`, or None.
+    """Returns the increment that replaces the assignment of `value`, or None.
 
     The `view` is what the step read of the variable.
     """

@@ -30,7 +30,7 @@ class Unwritten(keras.initializers.Initializer):
     """
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-        """Returns a tensor of which nothing was written yet.
+        """Returns a tensor without any written element.
 
         Raises:
             RefusalError: If the operating system does not reserve so much.

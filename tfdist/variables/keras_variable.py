@@ -107,14 +107,14 @@ class PartitionedKerasVariable(keras.Variable):
 
 
 def with_shards(sources: Any) -> Any:
-    """Returns a structure in which each variable in shards is the tuple of these."""
+    """Returns a structure with the tuple of shards for each variable in shards."""
     return tf.nest.map_structure(lambda each: _shards_of(each) or each, sources)
 
 
 def gradient_by_shards(
     tape_gradient: Callable[..., Any], target: Any, sources: Any, *options: Any
 ) -> Any:
-    """Returns what `tf.GradientTape.gradient` should, if sources are in shards.
+    """Returns the result of `tf.GradientTape.gradient` for sources in shards.
 
     `tape_gradient` is that method, bound to the tape.
     """

@@ -34,7 +34,7 @@ class PartitionedVariable:
     Attributes:
         updated_whole: Whether its optimizer looks at more than one element at a time, so
             that an update reads and writes all shards, on the first one's ps.
-        lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        lost: The memory of each worker's last rounding error, or None.
         growth: The table whose rows it has, if they are created one by one, or None.
         changes: Splits and joins changes of it.
     """
@@ -90,7 +90,7 @@ class PartitionedVariable:
 
     @property
     def aggregation(self) -> tf.VariableAggregation:
-        """How writes of replicas are combined, as for `tf.Variable`."""
+        """The aggregation of replicas' writes, as for `tf.Variable`."""
         return self._shards[0].aggregation
 
     @property
@@ -165,7 +165,7 @@ class PartitionedVariable:
         return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
 
     def sparse_read(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; that of TensorFlow's variables, by which `tf.gather` does."""
+        """Looks up rows; `tf.gather` calls this method of TensorFlow's variables."""
         return self.look_up(rows)
 
     def look_up(self, rows: tf.Tensor, name: str | None = None) -> tf.Tensor:
@@ -192,7 +192,7 @@ class PartitionedVariable:
         return tf.dynamic_stitch(order, found)
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> None:
-        """Sets the value, or adds what changed since this step read it."""
+        """Sets the value, or adds the change since this step read it."""
         if (seen := self._seen()) is not None:
             seen.assign(value, *args, **kwargs)
             return

@@ -1,4 +1,4 @@
-"""Tables that grow, of which most rows are reserved, and not there: no one reads all."""
+"""Growing tables, whose rows are mostly reserved and absent: no one reads all."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def tables_that_grow(model: keras.Model) -> dict[str, Any]:
 
 
 def warn_of_full_tables(model: keras.Model) -> None:
-    """Asks each growing table for its state, by which a full one warns, once."""
+    """Asks each growing table for its state; a full one warns, once."""
     for table in tables_that_grow(model).values():
         table.states()
 

@@ -14,7 +14,7 @@ from tfdist import _tf
 
 
 class Resource:
-    """What TensorFlow keeps on a ps under a name; it is deleted with this object.
+    """A resource of TensorFlow on a ps under a name, deleted with this object.
 
     Args:
         kind: The operation of `tf.raw_ops` that makes it.
@@ -39,7 +39,7 @@ class Resource:
 def release_with(owner: Any, variable: tf.Variable) -> None:
     """Gives the memory of a ps's variable back once a Python object is gone.
 
-    TensorFlow keeps the handle that a function has captured for ever, and with it the
+    TensorFlow keeps the handle that a function has captured forever, and with it the
     value, after the variable, the function and its graph are gone.
     """
     _later(owner, variable.device, _empty, variable.handle, variable.dtype)
@@ -126,7 +126,7 @@ class Numbers(Resource):
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """The number of elements."""
         return int(self._shape[0])
 
     def set(self, values: Any) -> tf.Operation:

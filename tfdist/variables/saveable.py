@@ -25,7 +25,7 @@ def saved_by_a_function() -> AbstractContextManager[None]:
 
 
 def is_exporting() -> bool:
-    """Whether a SavedModel is being exported: nothing else saves within a graph."""
+    """Returns True if a SavedModel is being exported: nothing else saves in a graph."""
     # Our own checkpoints are written by a traced function, too, and say so.
     return not (tf.executing_eagerly() or _in_a_function.get())
 
@@ -36,7 +36,7 @@ def saveables(
     shape: Sequence[int],
     name: str,
 ) -> list[Any]:
-    """Returns what saves and restores the shards, each on its ps."""
+    """Returns objects that save and restore the shards, each on its ps."""
     specs = slice_specs(layout, shape)
     # A slice in a checkpoint is contiguous: its format has no strides.
     if layout.partition_strategy != DIV:

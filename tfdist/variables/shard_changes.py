@@ -91,7 +91,7 @@ class ShardChanges:
         """Splits a gradient into one part per shard; repeats any other argument."""
         if isinstance(argument, tf.IndexedSlices):
             return self.parts_of(argument)
-        # Of a gradient, TensorFlow may not know the shape, nor even the rank.
+        # TensorFlow may not know the shape of a gradient, nor even its rank.
         if tf.is_tensor(argument) and argument.shape.is_compatible_with(self.shape):
             if isinstance(argument, tf.Tensor):
                 argument.set_shape(self.shape)

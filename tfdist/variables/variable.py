@@ -38,10 +38,10 @@ class ParameterServerVariable(_tf.CachingVariable):
         is_set: Whether a step has set it, which is no increment, beside its optimizer.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
-        counts: What its ps counts of its changes, or None if nothing does.
+        counts: The change counter of this variable on its ps, or None.
         row_counts: The same, of each row.
         writes_here: How often this process has written it, outside of steps.
-        lost: Where each worker keeps what its last gradient has lost on the way, or None.
+        lost: The memory of each worker's last rounding error, or None.
         rows_in_use: Returns how many rows ids have, if it belongs to a table that grows.
     """
 
@@ -92,7 +92,7 @@ class ParameterServerVariable(_tf.CachingVariable):
             self.writes_here += 1
 
     def _current_view(self) -> tf.Tensor | None:
-        """Returns what the current trace has read, unless it has written since."""
+        """Returns the value read in the current trace, unless it has written since."""
         view = self._view
         # Eager tensors have no operation for `increment` to look for.
         if view is None or tf.executing_eagerly():
@@ -172,7 +172,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Sets the value, or adds what changed since this step read it.
+        """Sets the value, or adds the change since this step read it.
 
         Raises:
             NotAdditiveError: If a step sets a variable that sums over the workers,

@@ -1,9 +1,9 @@
-"""What a program did before its first import of TensorFlow, which a fork has done already.
+"""Checks on a program's first import of TensorFlow, which a fork has already done.
 
     os.environ["KERAS_BACKEND"] = "jax"
     import keras
 
-In a forked process this would do nothing, in silence, so the import is refused. The
+In a forked process this would silently do nothing, so the import is refused. The
 launcher spawns a task whose source shows that it does this, so that few programs get here.
 """
 
@@ -28,7 +28,7 @@ class FirstImport:
     """
 
     def __init__(self, imports: Imports) -> None:
-        # Or else an import would take them from there, and ask no finder.
+        # Otherwise an import would take them from there, and ask no finder.
         self._modules = {name: sys.modules.pop(name) for name in _IMPORTED_LATE}
         self._specs = {name: each.__spec__ for name, each in self._modules.items()}
         self._imports = imports
@@ -53,7 +53,7 @@ class FirstImport:
             except RuntimeError:
                 sys.meta_path.insert(0, self)
                 raise
-            # Of a module that is there, the import would take its own specification.
+            # The import would take the specification of a module that is there.
             others = {*self._modules} - {spec.name}
             sys.modules.update({name: self._modules[name] for name in others})
             for variable, value in self._imports.set_variables.items():
@@ -85,7 +85,7 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def is_import_setting(name: str) -> bool:
-    """Whether TensorFlow, Keras or a package they use may read a variable on import.
+    """Returns True if TensorFlow, Keras or a dependency may read `name` on import.
 
     >>> [is_import_setting(name) for name in ("KERAS_BACKEND", "HOME", "TF_CONFIG")]
     [True, True, False]
@@ -97,7 +97,7 @@ def is_import_setting(name: str) -> bool:
         "XDG_",
     )
     directories = ("HOME", "TMPDIR", "TEMP", "TMP")
-    # Of what the launcher sets for each task, nothing is read on import.
+    # No import reads the variables that the launcher sets for each task.
     is_name = name.isidentifier() and name.isupper() and name not in contract.READ_LATE
     return is_name and (name in directories or name.startswith(prefixes))
 

@@ -1,4 +1,4 @@
-"""What the fork server imports, and what the imports have changed in its process."""
+"""Modules that the fork server imports, and their effects on its process."""
 
 import gc
 import importlib

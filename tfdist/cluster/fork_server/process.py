@@ -1,7 +1,7 @@
 """Makes a forked process look like one that was just started (Linux only).
 
-What `fork` copies and `exec` would not is replaced here: the files, the session, the
-environment, the seeds, and the command line that other processes see.
+It replaces the state that `fork` copies and `exec` would not: the files, the session,
+the environment, the seeds, and the command line that other processes see.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def show(argv: Sequence[str], env: Sequence[str]) -> None:
 
 
 def become(request: ForkRequest, files: Sequence[int], parent: int) -> None:
-    """Replaces what this process has inherited from the fork server.
+    """Replaces the state that this process has inherited from the fork server.
 
     The files are one for each of `request.fds`. The process dies with `parent`, which
     adopts it soon. Raises OSError if its directory is gone.

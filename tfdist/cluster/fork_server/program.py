@@ -13,7 +13,7 @@ _MAIN = "__main__"
 
 
 class Program:
-    """What a task runs: a script or a module, with its arguments.
+    """The script or module that a task runs, with its arguments.
 
     `namespace` has the globals of its `__main__`; `directory` is what the interpreter
     would put first on `sys.path`, or None. Raises ValueError for another kind of
@@ -70,7 +70,8 @@ class Program:
         spec = importlib.util.find_spec(self._name)
         if spec and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{self._name}.{_MAIN}")
-        code = spec.loader.get_code(spec.name) if spec and spec.loader else None  # type: ignore[attr-defined]
+        loader: Any = spec.loader if spec else None
+        code = loader.get_code(spec.name) if spec and loader else None
         if spec is None or code is None:
             print(f"{self._argv[0]}: No module named {self._name}", file=sys.stderr)
             sys.exit(1)

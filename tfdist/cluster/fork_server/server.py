@@ -66,7 +66,7 @@ def receive(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
 
 
 def _lost(request: ForkRequest, files: Sequence[int]) -> str:
-    """Returns what is wrong with the number of files that came with a request, or ''.
+    """Returns the problem with the number of files that came with a request, or ''.
 
     The kernel leaves out, without an error, what would exceed this process's limit. The
     files that are left would take each other's places.

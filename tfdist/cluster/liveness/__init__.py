@@ -1,4 +1,4 @@
-"""Who waits for whom, until when, and what the user reads when a wait ends.
+"""Deadlines of waits between tasks, and the errors that users read at their end.
 
 TensorFlow mostly waits without a deadline. Each wait here has one, and an error or a log
 line that names the task it waited for.

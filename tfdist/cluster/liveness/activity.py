@@ -1,4 +1,4 @@
-"""What the chief waits for and what each worker does, as seen by the chief."""
+"""The chief's record of what it waits for and what each worker does."""
 
 import contextlib
 import threading
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 STEPS, DATA = "steps", "data"
-"""What the main thread can wait for."""
+"""The things that the main thread can wait for."""
 
 
 class Activity:
@@ -68,7 +68,7 @@ class Activity:
 
     @contextlib.contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Records what the main thread waits for."""
+        """Records the main thread's wait."""
         before = self._waiting
         self._waiting = (what, time.monotonic())
         try:
@@ -77,7 +77,7 @@ class Activity:
             self._waiting = before
 
     def waits(self, what: str) -> float:
-        """How long the main thread has waited for it, in seconds."""
+        """Returns how long the main thread has waited for `what`, in seconds."""
         # Read once: the main thread may replace it meanwhile.
         waiting = self._waiting
         is_so = waiting is not None and waiting[0] == what
@@ -85,13 +85,13 @@ class Activity:
 
     @property
     def finished(self) -> dict[str, int]:
-        """How many functions have finished on each worker."""
+        """The number of functions that have finished on each worker."""
         with self._lock:
             return {f"worker:{i}": count for i, count in self._finished.items()}
 
     @property
     def busy(self) -> dict[str, float]:
-        """How long each worker has run a function; idle workers are absent."""
+        """Seconds that each worker has run a function; idle workers are absent."""
         now = time.monotonic()
         busy: dict[str, float] = {}
         with self._lock:

@@ -31,7 +31,7 @@ class Patience:
         self._activity = activity
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Returns a context in which the main thread is recorded as waiting for steps."""
+        """Returns a context that records that the main thread waits for steps."""
         return self._activity.waiting_for(STEPS)
 
     def wait_for(self, output: Any) -> None:
@@ -41,7 +41,7 @@ class Patience:
                 self.check()
 
     def wait_for_all(self, outputs: Iterable[Any]) -> None:
-        """Waits until no function is under way: those of `outputs`, and any others."""
+        """Waits until no function is in flight: those of `outputs`, and any others."""
         pause = _SHORTEST_PAUSE
         with self.waiting():
             for output in outputs:

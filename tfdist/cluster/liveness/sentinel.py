@@ -70,7 +70,7 @@ class Sentinel:
 
 def _watch(chief: int, patience: float, second_look: float) -> None:
     seen = None
-    # None waits for ever: before the first `tell`, and in a pause.
+    # None waits forever: before the first `tell`, and in a pause.
     while _hears(None if seen is None else patience) or _hears(second_look):
         told = os.read(0, _PIPE)
         # The chief has closed the pipe, or has exited.

@@ -1,4 +1,4 @@
-"""Decides whether training has stalled, what it waits for, and what to do."""
+"""Decides whether training has stalled, the cause, and the reaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ def check_on_stall(on_stall: str | None) -> None:
 
 
 class Kind(Enum):
-    """What training waits for."""
+    """The reason why training waits."""
 
     TASK = "no answer from a task"
     STEPS = "every task answers, and no step has finished"
@@ -30,7 +30,7 @@ class Stall:
     """A wait that has taken too long.
 
     Attributes:
-        kind: What training waits for.
+        kind: The reason why training waits.
         tasks: The names of the tasks it waits for, if known.
         fatal: Whether training cannot continue without them.
     """
@@ -42,7 +42,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the chief knows at one moment. All times are in seconds.
+    """The chief's knowledge at one moment. All times are in seconds.
 
     Attributes:
         working: Whether the program needs the cluster. Between two calls of `fit` it
@@ -84,7 +84,7 @@ def stalled(seen: Seen, timeout: float) -> Stall | None:
 
 
 def action(stall: Stall, on_stall: str | None, supervised: bool) -> str:
-    """Returns what to do about a stall: one of `ON_STALL`.
+    """Returns the reaction to a stall: one of `ON_STALL`.
 
     Without `on_stall`, a slow step or a slow pipeline is only a warning: it may be as
     slow as intended. A task that does not answer is restarted if there is a supervisor;
@@ -106,7 +106,7 @@ def lines(
     steps: Mapping[str, int],
     tasks: Sequence[str],
 ) -> list[str]:
-    """Returns one line per task: what it was last seen doing."""
+    """Returns one line per task with its last known activity."""
     busy = seen.busy or {}
     said = []
     for task in tasks:

@@ -1,8 +1,8 @@
-"""Shorten what TensorFlow says of a failed step, in its errors and in its log.
+"""Shortens TensorFlow's messages about a failed step, in errors and in its log.
 
 TensorFlow prints the stack of every operation that the failed one was traced through,
-twice. What a user needs is at the end: what went wrong, and which line of the program
-created the operation.
+twice. The facts that a user needs are at the end: the error, and the line of the
+program that created the operation.
 """
 
 import logging
@@ -32,7 +32,7 @@ _SEVERAL = re.compile(
 _SHAPES = re.compile(
     "[Ii]ncompatible|not compatible|broadcastable|[Dd]imension|to reshape|same (size|shape)"
 )
-# Where in a pipeline, by names that TensorFlow gives.
+# Positions in a pipeline, by names that TensorFlow gives.
 _OF_DATA = re.compile(
     r"Error in user-defined function passed to \S+ transformation with iterator: \S+: "
 )
@@ -40,8 +40,8 @@ _CALL = re.compile(r'\n+(  File "(?P<path>[^"]+)", line \d+, in .*(?:\n    .*)*)
 _FUNCTIONS = re.compile(r"(\{\{function_node [^}]*\}\}\s*)+")
 # The last one named is the operation that failed; those before called its function.
 _NODE = re.compile(r"\{\{node (?:(?:[^}]*?/)?step_\d+/)?([^}]+)\}\}")
-# What the coordinator logs of an error that it then raises in the program, or of steps that
-# end because of that. Each step that is under way may have one.
+# Log lines of the coordinator about an error that it then raises in the program, or
+# about steps that end because of it. Each step in flight may have one.
 _RAISED_TOO = (
     "encountered the following error when processing closure",
     "Start cancelling closures due to error",
@@ -112,7 +112,7 @@ def summary(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Returns what went wrong, without where; text of unknown form unchanged."""
+    """Returns the error without its place; text of unknown form unchanged."""
     frames = list(_FRAME.finditer(text))
     ends = [frames[-1].end()] if frames else []
     if _NO_FRAMES in text:
@@ -143,7 +143,7 @@ def is_about_shapes(text: str) -> bool:
 
 
 def without_details(text: str) -> str:
-    """Returns a message up to what gRPC, or the name of an operation, adds to it."""
+    """Returns a message without the additions of gRPC, or an operation's name."""
     return _AFTER_THE_REASON.split(text)[0]
 
 
@@ -165,7 +165,7 @@ def _origin(text: str) -> str:
 
 
 class CoordinatorLog(logging.Filter):
-    """Shortens what TensorFlow's coordinator logs about a failed step to one line."""
+    """Shortens the log of TensorFlow's coordinator about a failed step to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shortens the coordinator's records; drops those of errors that it raises.

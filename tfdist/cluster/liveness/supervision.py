@@ -13,7 +13,7 @@ from tf_config.contract import Report
 
 
 def is_supervised() -> bool:
-    """Returns whether a launcher listens that can restart tasks."""
+    """Returns True if a launcher listens that can restart tasks."""
     return os.environ.get(contract.REPORT_FD, "").isdigit()
 
 

@@ -28,11 +28,11 @@ from tfdist.cluster.liveness.stall import Seen, Stall
 _log = logging.getLogger("tfdist")
 
 _LONGEST_INTERVAL = 5.0
-# How long the main thread may take to raise an error before the process exits.
+# The time that the main thread has to raise an error before the process exits.
 _SECONDS_TO_RAISE = 5.0
 # Added to twice the timeout: how long the watchdog may be silent to its sentinel.
 _SECONDS_FOR_THE_WATCHDOG = 60.0
-# How long a program may take to exit after it raised the error.
+# The time that a program has to exit after it raised the error.
 _SECONDS_TO_END = 10.0
 
 
@@ -82,7 +82,7 @@ class Watchdog:
         self._stopped.set()
 
     def check(self) -> None:
-        """Raises in the calling thread what the watchdog has found."""
+        """Raises the watchdog's error in the calling thread."""
         error, self._error = self._error, None
         if error is not None:
             # `_raise` waits for this, and otherwise exits the process.
@@ -188,7 +188,7 @@ class Watchdog:
         )
 
     def _lines(self, seen: Seen) -> list[str]:
-        """Returns what each task was last seen doing."""
+        """Returns the last known activity of each task."""
         watched = self._watched()
         lines = stall.lines(seen, self._problems, self._activity.finished, watched)
         away = [name for name in self._servers if name not in watched]

@@ -1,4 +1,4 @@
-"""Which ids get a row, of those that have none: decided where the row would be."""
+"""Admission rules for ids without a row, applied where the row would be created."""
 
 from dataclasses import dataclass
 from numbers import Real

@@ -1,4 +1,4 @@
-"""What the arguments of a layer whose table grows may be, and where it may be built."""
+"""Checks of a growing layer's arguments, and of the strategy it is built under."""
 
 from collections.abc import Iterable
 from typing import Any

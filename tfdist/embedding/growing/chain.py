@@ -40,8 +40,8 @@ class Export:
     Attributes:
         number: From 1.
         parent: The number of the export that a delta builds on; None of a full one.
-        tables: By the path of each layer, how many rows it has here, and how many ids
-            were removed.
+        tables: The number of rows that each layer has here, and the number of ids that
+            were removed, by the path of the layer.
     """
 
     number: int
@@ -158,8 +158,8 @@ def read_export(
     It needs NumPy alone, and the memory of all rows.
 
     Args:
-        directory: That of a `DeltaExport`.
-        number: Of the export; None for the newest.
+        directory: The directory of a `DeltaExport`.
+        number: The number of the export; None for the newest.
 
     Raises:
         ValueError: If it is not there, or one that it builds on is not, or a file of one

@@ -1,4 +1,4 @@
-"""Writes the tables of a model while it trains: all rows at first, then what has changed."""
+"""Writes the tables of a model while it trains: all rows first, then changes."""
 
 import os
 import shutil
@@ -19,15 +19,15 @@ _CHUNK = 1_000_000  # rows of a file
 
 @dataclass(frozen=True)
 class _Written:
-    """An export that this process has written: what the next one is a delta of.
+    """The last export written by this process, the base of the next delta.
 
     No plain attribute of the callback, since `checkpoint_dir` would restore it: after a
     restart, nobody knows which ids have lost their rows since.
 
     Attributes:
         number: Its number.
-        at: When, by the clock of this process.
-        since: Of each table the times of its ps.
+        at: The time of the export, by the clock of this process.
+        since: The times of its ps, for each table.
     """
 
     number: int
@@ -51,8 +51,8 @@ class DeltaExport(keras.callbacks.Callback):
 
     The first export of each `fit` is full. The others are deltas: the rows that training
     steps have looked up, or `upsert` has set, since the one before, and the ids that have
-    lost their rows. `read_export` puts them together. No step is under way meanwhile, so
-    an export has each row as it was at one time.
+    lost their rows. `read_export` puts them together. No step is in flight meanwhile,
+    so an export has each row as it was at one time.
 
     Only the chief writes. An export that was not written whole is not there.
 
@@ -60,17 +60,17 @@ class DeltaExport(keras.callbacks.Callback):
     once over the network to the chief: `rows (8 + output_dim x itemsize)` bytes.
 
     Args:
-        directory: Where the exports are; a later `fit` adds to them.
+        directory: The directory of the exports; a later `fit` adds to them.
         every: `"epoch"`, or the least time between two, such as `"10min"`: the first epoch
             that ends after it exports, and so does the end of `fit`. Give `fit`
             `steps_per_epoch` if epochs are long.
         keep: How many of the newest exports stay, with all that they build on.
-        longest_chain: After so many exports that build on each other comes a full one.
+        longest_chain: The most exports that build on each other before a full one.
 
     Raises:
         ValueError: If `every` is no time, or `keep` or `longest_chain` is below 1; and at
-            the start of `fit`, if the model has no table that grows, or one of which it is
-            not known which rows were touched.
+            the start of `fit`, if the model has no table that grows, or one whose
+            touched rows are not known.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DeltaExport(keras.callbacks.Callback):
             self.export()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Exports what the last epochs have changed, if it was not time at their ends."""
+        """Exports the changes of the last epochs, if it was not time at their ends."""
         if not self._is_due:
             self.export()
 

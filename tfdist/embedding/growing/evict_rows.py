@@ -14,7 +14,7 @@ _log = logging.getLogger("tfdist")
 class EvictRows(keras.callbacks.Callback):
     """Has each growing table give up rows at the end of epochs, by its `eviction`.
 
-    It waits for the steps under way: no step has looked up a row that is given up.
+    It waits for the steps in flight: no step has looked up a row that is given up.
 
     Args:
         every: The number of epochs between two evictions.

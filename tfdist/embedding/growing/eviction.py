@@ -1,4 +1,4 @@
-"""Which rows a table gives up: decided between steps, from what is known of each row."""
+"""Eviction rules, which choose rows between steps by age, count or norm."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ HOUR = 3600.0  # seconds
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of some rows.
+    """The statistics of some rows.
 
     Attributes:
         age: Seconds since a training step last looked each row up.
@@ -28,7 +28,7 @@ class Known:
 
 @dataclass(frozen=True)
 class EvictUnseen:
-    """Gives up rows that no training step has looked up for so many hours.
+    """Gives up rows that no training step has looked up for this number of hours.
 
     Raises:
         ValueError: If `hours` is not positive.
@@ -51,8 +51,8 @@ class EvictRare:
 
     Args:
         count: The least number of steps with which a row stays: at least 1.
-        decay: What each eviction multiplies all numbers by, so that an id that was once
-            frequent goes, too: in (0, 1], and 1 keeps them.
+        decay: The factor of all counts at each eviction, in (0, 1], so that an id that
+            was once frequent goes, too; 1 keeps them.
 
     Raises:
         ValueError: If one of them is not.
@@ -111,7 +111,7 @@ def evictions_of(value: Any) -> tuple[Eviction, ...]:
 
 
 def decay_of(rules: Sequence[Eviction]) -> float:
-    """Returns what an eviction multiplies the counts by."""
+    """Returns the factor of the counts at an eviction."""
     return math.prod(each.decay for each in rules if isinstance(each, EvictRare))
 
 

@@ -30,7 +30,7 @@ def frozen(
     Args:
         model: A functional or sequential model.
         min_count: Leaves out rows that fewer training steps have looked up. It needs tables
-            with `EvictUnseen` or `EvictRare`, of which others count nothing.
+            with `EvictUnseen` or `EvictRare`; other tables count nothing.
         max_rows: How many rows a table keeps at most: those that were looked up most.
 
     Raises:
@@ -102,7 +102,7 @@ class SortedTable(tf.Module):
     Args:
         ids: `[n]`, each once.
         rows: `[n, width]`.
-        width: Of a row.
+        width: The width of a row.
     """
 
     def __init__(self, ids: np.ndarray, rows: np.ndarray, width: int) -> None:

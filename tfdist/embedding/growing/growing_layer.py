@@ -1,4 +1,4 @@
-"""What layers have in common whose tables grow: arguments, and what is done to a table."""
+"""Base class of layers whose tables grow."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ _CHUNK = 1_000_000  # rows
 
 
 class GrowingLayer(keras.layers.Layer):
-    """What layers have in common whose table grows; their arguments are `DynamicEmbedding`'s.
+    """Base class of layers whose table grows. Arguments are as in `DynamicEmbedding`.
 
     Attributes:
         table: The rows and their ids; a `SortedTable` of a layer that is frozen.
@@ -81,7 +81,7 @@ class GrowingLayer(keras.layers.Layer):
 
     @property
     def seed(self) -> int:
-        """What the first rows depend on, besides the ids: that of a checkpoint, once read."""
+        """The seed of first rows; once a checkpoint is read, the checkpoint's seed."""
         if not self.built or self.is_frozen:
             return self.origin.seed
         return int(self.table.shards[0].seed())
@@ -181,7 +181,7 @@ class GrowingLayer(keras.layers.Layer):
         return rows
 
     def upsert(self, ids: Any, rows: Any) -> int:
-        """Sets rows, and creates those that are missing, whatever the admission.
+        """Sets rows, and creates missing ones, regardless of the admission.
 
         Optimizer slots of a row that is there already stay as they are.
 
@@ -193,7 +193,7 @@ class GrowingLayer(keras.layers.Layer):
             For how many ids there was no room.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
             ValueError: If ids repeat, or are more than `max_rows`, or the rows have
                 another shape.
         """
@@ -214,7 +214,7 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows of ids; returns how many there were.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
         """
         self._await_quiet("remove")
         return self.table.remove(np.unique(self._as_vector(ids)))
@@ -223,7 +223,7 @@ class GrowingLayer(keras.layers.Layer):
         """Gives up the rows that the rules of `eviction` give up; returns how many.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
         """
         self._await_quiet("evict")
         return self.table.evict() if self.eviction else 0
@@ -278,7 +278,7 @@ class GrowingLayer(keras.layers.Layer):
         """Replaces the table by the ids and rows of a file.
 
         Raises:
-            RuntimeError: Within an epoch on ps, where steps are under way.
+            RuntimeError: Within an epoch on ps, where steps are in flight.
             ValueError: If the file is of another `output_dim`, or has too many rows.
         """
         self._await_quiet("load")

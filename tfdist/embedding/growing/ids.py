@@ -1,4 +1,4 @@
-"""Which values are ids: whole numbers that fit into int64, or strings."""
+"""Conversion of values to ids: integers that fit into int64, or hashes of strings."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def ids_of(values: Any, key_dtype: str, path: str) -> tf.Tensor:
     Args:
         values: Dense, of any shape.
         key_dtype: `"int64"` or `"string"`.
-        path: That of the layer, for errors.
+        path: The path of the layer, for errors.
 
     Raises:
         TypeError: If they are not of that type, or a cast could make two ids one.
@@ -84,7 +84,7 @@ def check_once(ids: np.ndarray, given: np.ndarray) -> None:
 
     Args:
         ids: As numbers.
-        given: What the program has named them, which may be strings.
+        given: The program's names for them, which may be strings.
 
     Raises:
         ValueError: If one is.

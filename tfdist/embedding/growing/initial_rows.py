@@ -1,4 +1,4 @@
-"""What a row begins with: a function of (seed, id, column), whoever creates it, and when."""
+"""First values of rows, which depend on (seed, id, column) alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ _BITS = 23
 
 
 def rows_by(initializer: Any, width: int, dtype: str) -> Rows:
-    """Returns what gives ids their first rows, for an initializer of Keras.
+    """Returns a function that gives ids their first rows, for a Keras initializer.
 
     Raises:
         ValueError: If the initializer's values depend on more than a seed.
@@ -34,7 +34,7 @@ def rows_by(initializer: Any, width: int, dtype: str) -> Rows:
 
 
 def _values_by(initializer: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns what turns uniform numbers in (0, 1) into those of an initializer."""
+    """Returns a function from uniform numbers in (0, 1) to those of an initializer."""
     kind, initializers = type(initializer), keras.initializers
     if kind is initializers.RandomUniform:
         low, high = initializer.minval, initializer.maxval

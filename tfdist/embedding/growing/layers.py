@@ -17,9 +17,9 @@ class DynamicEmbedding(GrowingLayer):
 
     Under `ParameterServerStrategy`, an id, its row and the row's optimizer slots are on one
     ps, and memory is taken as rows are created. An id that has no row reads zeros, and
-    `evaluate` and `predict` create none. What a row begins with depends on the seed, the id
-    and the column alone, so that neither the order of steps nor the number of ps matters:
-    one worker trains as one process.
+    `evaluate` and `predict` create none. The first value of a row depends on the seed,
+    id and the column alone, so that neither the order of steps nor the number of ps
+    matters: one worker trains as one process.
 
     The optimizer updates the rows of a step and no others. Prefer `Adagrad`: `Adam` corrects
     its moments by the step counter of the whole model, and a row that comes late begins with
@@ -50,9 +50,9 @@ class DynamicEmbedding(GrowingLayer):
             which rows `evict()` gives up.
         follow: Whether it is known of each row when it was last looked up, which
             `DeltaExport` needs. With `EvictUnseen` or `EvictRare` it is.
-        seed: What rows begin with depends on it; None to draw one, as
+        seed: The seed of first rows; None to draw one, as
             `keras.utils.set_random_seed` says.
-        **kwargs: Those of `keras.layers.Layer`.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Raises:
         TypeError: If an admission or eviction is of another type.
@@ -109,7 +109,7 @@ class DynamicEmbeddingBag(GrowingLayer):
         output_dim: The width of a row.
         combiner: `"sum"`, `"mean"` or `"sqrtn"`.
         padding: The id that pads the rows of a dense matrix of integers.
-        **kwargs: Those of `DynamicEmbedding`.
+        **kwargs: Arguments of `DynamicEmbedding`.
 
     Raises:
         ValueError: If there is no such combiner, or `padding` is not a whole number.
@@ -134,7 +134,7 @@ class DynamicEmbeddingBag(GrowingLayer):
 
     @property
     def _checked(self) -> checks.Table:
-        """What a batch is checked against, which has no bounds of ids."""
+        """The table that batches are checked against, which has no bounds of ids."""
         dtype = tf.as_dtype(self.variable_dtype)
         return checks.Table(None, [], self.output_dim, dtype, self.path, DIV)
 

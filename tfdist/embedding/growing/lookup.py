@@ -17,11 +17,11 @@ from tfdist.embedding.growing.shard import Shard
 def look_up(
     parts: Sequence[Any], shards: Sequence[Shard], ids: tf.Tensor, creates: bool
 ) -> tf.Tensor:
-    """Looks up ids, of which each is there once, where their rows are.
+    """Looks up distinct ids where their rows are.
 
     Args:
         parts: The rows of each ps.
-        shards: Which id has which row there.
+        shards: The shards, which know the row of each id.
         ids: `[n]`, int64.
         creates: Whether ids that have no row get one, if they are admitted.
 
@@ -51,7 +51,7 @@ def sum_bags(
 
     Args:
         parts: The rows of each ps.
-        shards: Which id has which row there.
+        shards: The shards, which know the row of each id.
         bag: The ids, which may repeat.
         combiner: `"sum"`, `"mean"` or `"sqrtn"`.
         creates: Whether ids that have no row get one, if they are admitted.

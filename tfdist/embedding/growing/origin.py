@@ -1,4 +1,4 @@
-"""What the rows of a table began with, which a checkpoint has with them."""
+"""Origin of a table's first rows, which its checkpoints record."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Origin:
-    """What turned ids into first rows.
+    """The parameters that turn ids into first rows.
 
     Attributes:
-        seed: That of the first rows.
+        seed: The seed of the first rows.
         is_drawn: Whether nobody chose the seed, so that a table takes that of the
             checkpoint which it restores.
         has_strings: Whether ids are hashes of strings.
@@ -21,11 +21,11 @@ class Origin:
     has_strings: bool = False
 
     def numbers(self) -> list[int]:
-        """Returns what is saved, int64."""
+        """Returns the saved numbers, int64."""
         return [self.seed, int(self.has_strings)]
 
     def checks(self, saved: tf.Tensor, name: str) -> list[tf.Operation]:
-        """Returns what fails if the numbers of a checkpoint are those of another table.
+        """Returns operations that fail if a checkpoint's numbers are another table's.
 
         Args:
             saved: The `numbers` of the checkpoint.

@@ -1,4 +1,4 @@
-"""Numbers on a ps of which only those that were written take memory."""
+"""Numbers on a ps that take memory only once they are written."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tfdist.variables.resources import Numbers
 
 
 class Reserved(Numbers):
-    """Numbers on a ps of which only those that were written take memory.
+    """Numbers on a ps that take memory only once they are written.
 
     Nobody reads one that was not written, nor all of them at once: that would take the
     memory of all.
@@ -26,7 +26,7 @@ class Reserved(Numbers):
 
 
 def set_rows(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> tf.Operation:
-    """Sets rows of a variable, of which nobody else sets the same ones."""
+    """Sets rows of a variable that nobody else sets meanwhile."""
     return tf.raw_ops.ResourceScatterUpdate(
         resource=handle, indices=rows, updates=values
     )

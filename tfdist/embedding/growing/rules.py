@@ -1,4 +1,4 @@
-"""The rules by which rows come and go, as plain data in the config of a layer."""
+"""Rules for how rows come and go, as plain data in the config of a layer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def config_of(rule: Any) -> dict[str, Any] | None:
 
 
 def rule_of(config: Any) -> Any:
-    """Returns what `config_of` was given; a rule, or None, as it is."""
+    """Returns the argument of `config_of`; a rule, or None, as it is."""
     if not isinstance(config, Mapping):
         return config
     arguments = dict(config)

@@ -27,13 +27,13 @@ class Shard:
     time, one creates it. If a worker dies meanwhile, a row may stay unused, and none has two
     ids.
 
-    Memory, beside the rows: less than 70 bytes per id, of which the index has 49.5; 54.5 in
-    all were measured (docs/measured-embeddings.md).
+    Memory besides the rows: less than 70 bytes per id, 49.5 of them in the index; 54.5
+    in all were measured (docs/measured-embeddings.md).
 
     Args:
         device: The device of the ps, or "" for this process.
         capacity: How many rows there are, that of absent ids included.
-        admission: Which ids get a row.
+        admission: The rule for which ids get a row.
         write: Writes the first values of rows, given their numbers and ids.
         origin: The numbers of an `Origin`.
         is_followed: Whether it is known of each row when and how often it was looked up.
@@ -232,8 +232,8 @@ class Shard:
 
         Args:
             rows: `[n]`.
-            ids: Of each row.
-            seen: When it was last looked up.
+            ids: The id of each row.
+            seen: The time of each row's last lookup.
             count: How often.
             waiting: Ids that have no row yet.
             batches: In how many batches each of these was.
@@ -252,7 +252,7 @@ class Shard:
                 return tf.identity(tf.size(rows))
 
     def _change_to(self, rows: tf.Tensor, used: tf.Tensor | int) -> tf.Tensor:
-        """What makes the state that of these rows."""
+        """Returns the change that makes the state that of these rows."""
         count = tf.size(rows, tf.int64)
         last = tf.reduce_max(tf.concat([[tf.constant(ABSENT, tf.int64)], rows], 0))
         used = tf.maximum(last + 1, tf.cast(used, tf.int64))
@@ -263,7 +263,7 @@ class Shard:
         return self.origin.read()[0]
 
     def used(self) -> tf.Tensor:
-        """Returns how many rows were ever used, that of absent ids included."""
+        """Returns how many rows were ever used, the row of absent ids included."""
         return self._state.read()[_USED]
 
     def size(self) -> int:
@@ -283,7 +283,7 @@ class Shard:
         }
 
     def now(self) -> float:
-        """Returns the time of the ps, by which it is known when a row was looked up."""
+        """Returns the time of the ps, which dates the lookups of rows."""
         with tf.device(self.device):
             return float(tf.timestamp())
 

@@ -1,4 +1,4 @@
-"""An optimizer's slots of a table that grows: what a row of each begins with."""
+"""An optimizer's slots of a table that grows, and the first values of their rows."""
 
 import weakref
 from typing import Any
@@ -10,14 +10,14 @@ from tfdist.variables.initial_value import Unwritten, constant_of
 
 
 class SlotOfRows(Unwritten):
-    """Reserves the memory of a slot, of which each row begins with `first`."""
+    """Reserves the memory of a slot whose rows begin with `first`."""
 
     def __init__(self, first: float) -> None:
         self.first = float(first)
 
 
 def initializer_of_slot(name: str, initializer: Any) -> SlotOfRows:
-    """Returns what creates a slot of which no row is written yet.
+    """Returns a function that creates a slot without any written row.
 
     Raises:
         ValueError: If its rows do not all begin with one number.
@@ -31,7 +31,7 @@ def initializer_of_slot(name: str, initializer: Any) -> SlotOfRows:
 
 
 class Slots:
-    """The slots of a table, each with what a row of it begins with."""
+    """The slots of a table, each with the first value of its rows."""
 
     def __init__(self) -> None:
         # Weakly: an optimizer may be replaced.
@@ -41,12 +41,12 @@ class Slots:
         return len(self._slots)
 
     def add(self, slot: Any, first: float) -> None:
-        """Adds a slot, and forgets those that nobody has anymore."""
+        """Adds a slot, and forgets slots that nobody has anymore."""
         self._slots = [each for each in self._slots if each[0]() is not None]
         self._slots.append((weakref.ref(slot), first))
 
     def write_first(self, index: int, rows: tf.Tensor) -> list[tf.Operation]:
-        """Writes what rows of a shard begin with, in all slots."""
+        """Writes the first values of rows of a shard, in all slots."""
         there = [(reference(), first) for reference, first in self._slots]
         return [
             fill_rows(slot.shards[index], rows, first)

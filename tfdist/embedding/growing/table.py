@@ -37,17 +37,17 @@ _log = logging.getLogger("tfdist")
 class GrowingTable:
     """Looks ids up in a variable, each in the row that it was given.
 
-    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. What turns an id
-    into a row stays on the ps, and so does the row's number between a step's lookup and its
-    update.
+    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. The index from
+    ids to rows stays on the ps, and so does the row's number between a step's lookup
+    and its update.
 
     Args:
         variable: The rows, in as many shards as there are ps, or in one piece.
-        path: That of the layer, for errors and warnings.
+        path: The path of the layer, for errors and warnings.
         first_rows: Returns the first rows of ids.
-        origin: What these depend on, besides the ids.
-        admission: Which ids get a row.
-        eviction: Which rows are given up by `evict`.
+        origin: The parameters that first rows depend on, besides the ids.
+        admission: The rule for which ids get a row.
+        eviction: The rules for which rows `evict` removes.
         follows: Whether it is known of each row when and how often it was looked up.
     """
 
@@ -120,7 +120,7 @@ class GrowingTable:
         return variable is not self._variable
 
     def rows_of_slot(self, slot: Any) -> np.ndarray:
-        """Returns the rows of a slot, in the order in which `export` has their ids."""
+        """Returns the rows of a slot, in the order of the ids of `export`."""
         found = [np.zeros((0, *slot.shape[1:]), slot.dtype.as_numpy_dtype)]
         for shard, part in zip(self.shards, slot.shards, strict=True):
             _, numbers = shard.in_use()
@@ -147,7 +147,7 @@ class GrowingTable:
         return self.upsert(ids, rows)
 
     def write(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Sets the rows of ids, of which each has one."""
+        """Sets the rows of ids that all have one."""
         self._write(self.parts, ids, rows)
 
     def _write(self, parts: Sequence[Any], ids: np.ndarray, rows: np.ndarray) -> None:
@@ -197,7 +197,7 @@ class GrowingTable:
 
         Args:
             ids: int64.
-            creates: Whether ids that have no row get one, if they are admitted. Those
+            creates: Whether ids that have no row get one, if they are admitted. Ids
                 without one read zeros.
         """
         return each_row_once(

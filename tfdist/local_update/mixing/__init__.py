@@ -1,4 +1,4 @@
-"""Who mixes its model with whom, and with which weights: policies of local updates.
+"""Policies of local updates: who mixes models with whom, and with which weights.
 
 Each participant takes steps of its own; then models are mixed. `Mean` has everyone end
 with the mean of all models, `Gossip` has each participant average with its neighbours in

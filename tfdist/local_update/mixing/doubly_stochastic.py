@@ -23,7 +23,7 @@ def check(matrix: np.ndarray) -> None:
     if not (np.isfinite(matrix) & (matrix >= 0)).all():
         row, column = np.argwhere(~(np.isfinite(matrix) & (matrix >= 0)))[0]
         raise ValueError(
-            "weights are at least 0 and finite; received "
+            "weights must be at least 0 and finite; received "
             f"{matrix[row, column]:g} in row {row}, column {column}"
         )
     for what, sums in (("row", matrix.sum(axis=1)), ("column", matrix.sum(axis=0))):
@@ -32,7 +32,7 @@ def check(matrix: np.ndarray) -> None:
             raise ValueError(
                 "a matrix of weights is doubly stochastic: each row and each column sums "
                 f"to 1; received {what} {worst}, which sums to {sums[worst]:.12g}. "
-                "tfdist.local_update.mixing.from_edges computes such weights for a graph"
+                "tfdist.mixing.from_edges computes such weights for a graph"
             )
 
 

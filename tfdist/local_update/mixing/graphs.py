@@ -159,7 +159,7 @@ def from_networkx(graph: Any) -> Topology:
     if graph.is_directed():
         raise ValueError(
             "received a directed graph, for which no simple weights keep the mean: give "
-            "an undirected one, or your weights to tfdist.local_update.mixing.from_matrix"
+            "an undirected one, or your weights to tfdist.mixing.from_matrix"
         )
     if not nodes or nodes != set(range(len(nodes))):
         raise ValueError(
@@ -178,7 +178,7 @@ def from_edges(
     Args:
         participants: Their number.
         edges: Pairs of participants; one from a participant to itself changes nothing.
-        name: What people call the graph.
+        name: The graph's common name.
 
     Raises:
         ValueError: If the graph is not connected, or an edge leads elsewhere.
@@ -199,7 +199,7 @@ def from_matrix(*matrices: Any, name: str = "matrix") -> Topology:
     Args:
         *matrices: Doubly stochastic, (n, n) each: one for all rounds, or one per round,
             and then the first again. Row i has the weights with which i averages.
-        name: What people call the graph.
+        name: The graph's common name.
 
     Raises:
         ValueError: If a matrix is not doubly stochastic, or models would never agree.
@@ -219,5 +219,5 @@ def _powers_of_two(below: int) -> list[int]:
 
 
 def _shift(participants: int, by: int) -> np.ndarray:
-    """The permutation in which i receives from i + by."""
+    """The permutation that sends i + by to i."""
     return np.roll(np.eye(participants), by, axis=1)

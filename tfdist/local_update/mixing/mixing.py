@@ -1,4 +1,4 @@
-"""Who mixes with whom: the question that policies answer, the mean, and gossip."""
+"""Interface of mixing policies, and two of them: the mean, and gossip."""
 
 import dataclasses
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ from tfdist.local_update.mixing.topology import Topology
 
 @runtime_checkable
 class Mixing(Protocol):
-    """With whom a participant exchanges models in a round, and with which weights.
+    """Chooses the partners and the weights with which a participant mixes models.
 
     Participants are numbered from 0. All of them must give the same answer for the same
     arguments: a policy keeps no state, and draws nothing at random without a seed.
@@ -97,8 +97,8 @@ class Gossip:
     Cost: in each round a participant receives the model of each neighbour, once.
 
     Args:
-        topology: The graph, such as `tfdist.local_update.mixing.ring(4)`; or a function from the number
-            of participants to a graph, such as `tfdist.local_update.mixing.ring`.
+        topology: The graph, such as `tfdist.mixing.ring(4)`; or a function from the number
+            of participants to a graph, such as `tfdist.mixing.ring`.
     """
 
     topology: Topology | Callable[[int], Topology]
@@ -106,10 +106,10 @@ class Gossip:
     def __post_init__(self) -> None:
         if not (isinstance(self.topology, Topology) or callable(self.topology)):
             raise ValueError(
-                "Gossip takes a topology, such as tfdist.local_update.mixing.ring(4), or a function "
-                "from the number of participants to one, such as tfdist.local_update.mixing.ring; a "
-                "networkx graph goes through tfdist.local_update.mixing.from_networkx, a matrix "
-                f"through tfdist.local_update.mixing.from_matrix. Received {self.topology!r}"
+                "Gossip takes a topology, such as tfdist.mixing.ring(4), or a function "
+                "from the number of participants to one, such as tfdist.mixing.ring; a "
+                "networkx graph goes through tfdist.mixing.from_networkx, a matrix "
+                f"through tfdist.mixing.from_matrix. Received {self.topology!r}"
             )
 
     def on(self, participants: int) -> "Gossip":
@@ -124,7 +124,7 @@ class Gossip:
             raise ValueError(
                 f"{self.topology} needs {len(self.topology.participants)} participants, "
                 f"and there are {participants}. Make the topology for {participants}, or "
-                "give Gossip the function, such as tfdist.local_update.mixing.ring"
+                "give Gossip the function, such as tfdist.mixing.ring"
             )
         return self
 

@@ -13,14 +13,14 @@ from tfdist.local_update.mixing import doubly_stochastic
 # Equal only to itself: arrays have no hash, and `_among` keeps what it finds by graph.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
-    """Who averages with whom, and with which weights.
+    """The weights with which participants average their models, round by round.
 
     Row i of a matrix has the weights with which participant i averages the models of all:
     if X has a model per row, `matrix @ X` has the models after a round. Rows and columns
     sum to one, so the mean of all models stays what it is.
 
     Args:
-        name: What people call the graph.
+        name: The graph's common name.
         matrices: Doubly stochastic, (n, n) each, one per round; then the first again.
         participants: Their numbers, in the order of the rows; 0 to n - 1 by default.
 
@@ -104,7 +104,7 @@ class Topology:
         }
 
     def neighbours(self, participant: int) -> tuple[int, ...]:
-        """Returns those whose models a participant receives, in some round.
+        """Returns the participants whose models one receives, in some round.
 
         Raises:
             ValueError: If it is not in the graph.
@@ -126,7 +126,7 @@ class Topology:
 
     @functools.cached_property
     def second_eigenvalue(self) -> float:
-        """By which the distance from the mean shrinks per round: from 0, at once, to 1.
+        """The factor by which the distance from the mean shrinks per round, 0 to 1.
 
         The second largest modulus of an eigenvalue; with more than one matrix, of their
         product, as the geometric mean over its rounds. It bounds each round of one
@@ -146,7 +146,7 @@ class Topology:
         """Returns after how many rounds models are nearer to their mean by a factor.
 
         Args:
-            factor: What is left of the distance from the mean, above 0 and below 1.
+            factor: The rest of the distance from the mean, above 0 and below 1.
 
         Raises:
             ValueError: If the factor is not between 0 and 1.

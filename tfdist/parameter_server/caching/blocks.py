@@ -1,8 +1,8 @@
 """Blocks that a worker keeps: weights, each with its optimizer slots, and how they move.
 
 Before a step, a block moves between a worker and its ps if it is due: the worker sends its
-change, and the ps adds it and answers with the value. What is not due has length 0, so one
-message carries all blocks, and no branch spans tasks.
+change, and the ps adds it and answers with the value. A block that is not due has
+length 0, so one message carries all blocks, and no branch spans tasks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ _CHANGE = 0
 
 
 class BlockState(NamedTuple):
-    """What a worker has of a block.
+    """The state of a block on a worker.
 
     Attributes:
         value: The weight, with the worker's own changes.
@@ -53,7 +53,7 @@ class Block:
             often a worker has fetched it, and how often one has added a change.
 
     Attributes:
-        placeholders: Those of the weight and its slots.
+        placeholders: The placeholders of the weight and its slots.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Block:
 
     @property
     def specs(self) -> BlockState:
-        """The specs of what a worker keeps."""
+        """The specs of a worker's state of the block."""
         one, *slots = (
             tf.TensorSpec(each.shape, each.dtype)
             for each in (self._weight, *self._slots)
@@ -81,7 +81,7 @@ class Block:
         return BlockState(one, one, seen, age, tuple(slots))
 
     def cold(self) -> BlockState:
-        """Returns what a worker begins with."""
+        """Returns the initial state of a worker."""
         zeros: BlockState = tf.nest.map_structure(
             lambda each: tf.zeros(each.shape, each.dtype), self.specs
         )
@@ -94,7 +94,7 @@ class Block:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> BlockState:
-        """Adds what moves the block if it is due; returns what the worker has of it."""
+        """Adds the move of the block if it is due; returns the worker's state of it."""
         weight, counts = self._weight, self._counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)
@@ -133,7 +133,7 @@ class Block:
         return BlockState(now, base, seen, age, slots)
 
     def flush(self, state: BlockState, handles: Mapping[str, tf.Tensor]) -> None:
-        """Adds what sends the ps all that a worker has kept back."""
+        """Adds operations that send the ps all changes that a worker holds back."""
         own = _norm(state.value - state.base)
         is_used = state.age > 0
         self._push(state, handles, own, is_used & (own != 0), tf.constant(False))
@@ -232,7 +232,7 @@ def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
 
 
 def is_weight(variable: Any) -> bool:
-    """Whether workers may keep a variable: a weight of numbers that can be learned."""
+    """Returns True if workers may keep a variable: a non-empty weight of floats."""
     elements = variable.shape.num_elements()
     return bool(variable.is_weight and variable.dtype.is_floating and elements)
 
@@ -260,7 +260,7 @@ def _size(shape: tf.TensorShape, is_all: tf.Tensor) -> tf.Tensor:
 
 
 def _restored(vector: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the tensor of which a vector has all elements.
+    """Returns the tensor whose elements a vector has.
 
     TensorFlow's graph optimizers take the size that a reshape, or an assignment, needs for
     that of the vector, even if the vector is empty and they are not reached. What they
@@ -283,7 +283,7 @@ def _fetch(
 def _first(
     is_warm: tf.Tensor, slots: Sequence[tf.Tensor], fetched: Sequence[tf.Tensor]
 ) -> Sequence[tf.Tensor]:
-    """Returns slots: those that a worker has, or what it has fetched."""
+    """Returns slots: the worker's own, or those that it has fetched."""
 
     def reshaped() -> list[tf.Tensor]:
         both = zip(fetched, slots, strict=True)
@@ -309,7 +309,7 @@ def _assign(variable: LocalVariable, handle: tf.Tensor, value: tf.Tensor) -> Non
 
 
 def _on_some(vector: tf.Tensor, act: Callable[[], Any]) -> None:
-    """Adds what is done only if a vector has elements."""
+    """Adds operations that run only if a vector has elements."""
 
     def acted() -> tf.Tensor:
         with tf.control_dependencies([act()]):

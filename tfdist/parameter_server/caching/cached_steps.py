@@ -1,6 +1,6 @@
-"""Steps on blocks and rows that a worker keeps, of which some move before each step.
+"""Steps on blocks and rows that a worker keeps; some move before each step.
 
-What the workers have kept back goes to the ps before anything else reads it: `Caches`.
+`Caches` sends changes that workers hold back to the ps before anything else reads them.
 """
 
 import functools
@@ -32,21 +32,21 @@ _log = logging.getLogger("tfdist")
 
 
 class CachedSteps:
-    """A step on what its worker keeps.
+    """A step on values that its worker keeps.
 
     Args:
         step: The step, which reads and writes the variables themselves.
         strategy: The `ParameterServerStrategy`, whose exchange is a `WhenChanged`.
         learning_rate: Returns it, where a step is traced.
-        others: Where such steps find each other that keep the same, and share it: one for
-            each structure of a batch.
+        others: The steps that keep the same values, and share them, one for each
+            structure of a batch.
 
     Attributes:
         first: The first of those that share what they keep.
-        kept: What a worker keeps of weights, and how many steps it has run on it.
-        kept_tables: What it keeps of tables.
-        flush: Of the first, a `ConcreteFunction`: it sends the ps what a worker has kept
-            back, and frees what it has kept.
+        kept: The weights that a worker keeps, and the number of its steps on them.
+        kept_tables: The rows of tables that it keeps.
+        flush: A `ConcreteFunction` of the first: it sends the ps the changes that a
+            worker holds back, and frees the values that it keeps.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class CachedSteps:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The specs of what `run` takes and returns of what the worker keeps."""
+        """The specs of the worker's values that `run` takes and returns."""
         handles = [tf.TensorSpec([], tf.resource)] * len(self._table_specs)
         return [*self._state_specs, *handles]
 
@@ -195,7 +195,7 @@ class CachedSteps:
         return result, [*flat, steps + 1]
 
     def _flush(self, *kept: tf.Tensor) -> None:
-        """Adds what sends all that a worker has kept back."""
+        """Adds operations that send all changes that a worker holds back."""
         handles = self._local.handles(captures_of(self._function))
         states, _, of_tables = self._unflattened(kept)
         for block, state in zip(self._blocks, states, strict=True):
@@ -204,7 +204,7 @@ class CachedSteps:
             table.flush(of_table, handles)
 
     def _forget(self) -> None:
-        """Adds what sends all that a worker has kept back, and frees what it has kept."""
+        """Adds operations that send all held-back changes, and free the kept values."""
         handles, of_tables = self.kept.handles(), self.kept_tables.handles()
         self.kept_tables.prepare(of_tables)
         state = self.kept.read(handles, self._cold)
@@ -213,14 +213,14 @@ class CachedSteps:
         self.kept_tables.forget(of_tables)
 
     def _cold(self) -> list[tf.Tensor]:
-        """Returns what a worker begins with."""
+        """Returns the initial values of a worker."""
         flat = tf.nest.flatten([each.cold() for each in self._blocks])
         return [*flat, tf.zeros([], tf.int64)]
 
     def _unflattened(
         self, kept: Sequence[Any]
     ) -> tuple[list[BlockState], tf.Tensor, list[list[tf.Tensor]]]:
-        """Returns what the worker keeps: of blocks, the number of steps, of tables."""
+        """Returns a worker's state: blocks, the number of steps, tables."""
         structure = [each.specs for each in self._blocks]
         rest = iter(kept)
         flat = [next(rest) for _ in tf.nest.flatten(structure)]
@@ -234,7 +234,7 @@ class CachedSteps:
 
 
 class Caches:
-    """What the workers of a strategy keep."""
+    """The values that the workers of a strategy keep."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -245,7 +245,7 @@ class Caches:
         self._used[id(steps.first)] = steps.first
 
     def flush(self) -> None:
-        """Collects what every worker has kept back, and waits for it.
+        """Collects the changes that workers hold back, and waits for them.
 
         Cost: a message to each worker; from each, what has changed.
 
@@ -256,7 +256,7 @@ class Caches:
         if not self._used:
             return
         used = list(self._used.values())
-        # Those that are under way keep back changes after this.
+        # Steps in flight hold back changes after this.
         if not self._strategy.in_flight.under_way():
             self._used = {}
         for steps in used:

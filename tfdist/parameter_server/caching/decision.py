@@ -1,4 +1,4 @@
-"""When a block of variables moves between a worker and its ps. Pure.
+"""Decision to move a block of variables between a worker and its ps. Pure.
 
 Numbers may be Python's, NumPy's or tensors.
 """
@@ -25,7 +25,7 @@ def bound(threshold: Any, learning_rate: Any, norm: Any) -> Any:
 
 
 def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
-    """Whether a block moves before the next step.
+    """Returns True if a block moves before the next step.
 
     >>> is_due(own=1.0, others=0.5, bound=1.5, age=3, max_age=10)
     False
@@ -34,14 +34,14 @@ def is_due(own: Any, others: Any, bound: Any, age: Any, max_age: Any) -> Any:
     >>> is_due(own=0.0, others=0.0, bound=1.5, age=10, max_age=10)
     True
 
-    What is not a number moves at once, so that others see it, too.
+    NaN moves at once, so that others see it, too.
 
     Args:
         own: The norm of the worker's change since the block last moved.
         others: The sum of the norms of what other workers have added since.
-        bound: From which sum of both it moves.
-        age: How many steps have used it since.
-        max_age: The most that may.
+        bound: The block moves if the sum of both exceeds it.
+        age: The number of steps that have used it since.
+        max_age: The most steps that may use it.
     """
     is_nan = own != own  # noqa: PLR0124 - for any comparison
     return (own + others > bound) | is_nan | (age >= max_age)

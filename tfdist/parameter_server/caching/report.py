@@ -1,11 +1,11 @@
-"""How much of each block has moved. Pure."""
+"""Reports of how much of each block has moved. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class BlockMoves:
-    """How often a block has moved.
+    """The number of times that a block has moved.
 
     Attributes:
         name: The weight's name.
@@ -24,11 +24,11 @@ class BlockMoves:
 
 @dataclass(frozen=True)
 class WhenChangedReport:
-    """What `exchange=WhenChanged(...)` has moved.
+    """The blocks that `exchange=WhenChanged(...)` has moved.
 
     Attributes:
         steps: The training steps of all workers that are here.
-        blocks: Those that workers keep.
+        blocks: The blocks that workers keep.
         set: Their optimizer slots: the last worker's values replace the others'.
         in_each_step: Variables that move in each step.
     """
@@ -42,14 +42,14 @@ class WhenChangedReport:
     def bytes_per_step(self) -> float:
         """The bytes of blocks that moved, both ways, per training step.
 
-        Those of `evaluate` count, too.
+        Bytes of `evaluate` count, too.
         """
         moved = sum(each.size * (each.fetched + each.pushed) for each in self.blocks)
         return moved / self.steps if self.steps else 0.0
 
     @property
     def bytes_of_each_step(self) -> float:
-        """The bytes of the same if each step reads and writes what it uses."""
+        """The bytes of the same if each step reads and writes all its variables."""
         used = sum(
             each.size * (self.steps if each.looked_up is None else each.looked_up)
             for each in self.blocks

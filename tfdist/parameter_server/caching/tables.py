@@ -1,4 +1,4 @@
-"""Tables of which a worker keeps the rows that it looks up, and which of them move."""
+"""Tables whose looked-up rows a worker keeps, and the rows that move."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.variables.resources import Numbers
 
 LARGEST_TABLE = 2**28
-"""The bytes of the largest table of which workers keep rows: they keep it whole."""
+"""The bytes of the largest table whose rows workers keep: they keep it whole."""
 
 _PARTS = 4  # value, base, seen, stamp
 
@@ -24,7 +24,7 @@ class Table:
 
     Attributes:
         weight: The placeholder of its handle in the step.
-        slots: Those of its slots.
+        slots: The placeholders of its slots.
         variables: The variables of the weight and of the slots.
         name: The name of the weight.
         ids: The names of the tensors with the rows that the step looks up.
@@ -42,12 +42,12 @@ class Table:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Of the weight and its slots."""
+        """The placeholders of the weight and its slots."""
         return self.weight, *self.slots
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The specs of what a worker keeps of it: zeros at first."""
+        """The specs of a worker's values of it: zeros at first."""
         weight, *slots = self.variables
         one = tf.TensorSpec(weight.shape, weight.dtype)
         rows = weight.shape[:1]
@@ -76,7 +76,7 @@ class Table:
         rate: tf.Tensor,
         exchange: WhenChanged,
     ) -> None:
-        """Adds what moves the rows that a step looks up, of those that are due.
+        """Adds the moves of the rows that a step looks up and that are due.
 
         The worker's `handles` are as `specs` has them; `own_handles` are those on the ps, and `now`
         is how many steps the worker has run with what it keeps.
@@ -120,7 +120,7 @@ class Table:
     def flush(
         self, handles: Sequence[tf.Tensor], own_handles: Mapping[str, tf.Tensor]
     ) -> None:
-        """Adds what sends all that a worker has kept back."""
+        """Adds operations that send all changes that a worker holds back."""
         weight, *slots = self.variables
         value, base, _, stamp, *of_slots = handles
         stamps = tf.raw_ops.ReadVariableOp(resource=stamp, dtype=tf.int64)
@@ -145,7 +145,7 @@ class Table:
         fetched: tf.Tensor | None = None,
     ) -> None:
         """Adds the worker's changes of some rows on the ps, and counts."""
-        # What is due by its age alone has nothing to send.
+        # A row that is due by its age alone has nothing to send.
         is_due &= own != 0
         pushed, changes = tf.boolean_mask(rows, is_due), tf.boolean_mask(change, is_due)
         norms = tf.boolean_mask(own, is_due)
@@ -168,7 +168,7 @@ def tables_of(
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
 ) -> list[Table]:
-    """Returns the tables of a step of which workers keep rows."""
+    """Returns the tables of a step whose rows workers keep."""
     placeholders = {id(handle): name for name, handle in handles.items()}
     # In one order, regardless of that in which a step uses them.
     of_step = [

@@ -26,9 +26,9 @@ from tfdist.parameter_server.steps.in_flight import InFlight
 
 _log = logging.getLogger("tfdist")
 
-# How long a checkpoint waits until one of the steps in flight finishes; at SIGTERM, until
-# all have. The batches of slower steps are put back. A worker may need seconds for the
-# first message of a new number of steps.
+# The time that a checkpoint waits until one of the steps in flight finishes; at
+# SIGTERM, until all have. The batches of slower steps are put back. A worker may need
+# seconds for the first message of a new number of steps.
 _SECONDS_FOR_A_STEP = 10.0
 _SECONDS_FOR_STEPS = 2.0
 _SECONDS_FOR_A_LOOK = 0.05  # At what else may have ended a wait for the ps.
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def data_size(self) -> int:
-        """How many batches an epoch's data has; negative if that is not known."""
+        """The number of batches of an epoch's data; negative if not known."""
         assert self.feed
         # Keras reads arrays by a dataset that does not say how long it is.
         return max(

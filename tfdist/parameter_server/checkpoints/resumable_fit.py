@@ -166,7 +166,7 @@ class ResumableFit(keras.callbacks.Callback):
             except (CheckpointMismatchError, *_LOST_PS_ERRORS):
                 raise
             except tf.errors.InvalidArgumentError as error:
-                # Not the file is at fault: a table that grows is of another kind.
+                # The file is intact, but a growing table is of another kind.
                 raise CheckpointMismatchError(
                     f"the checkpoint {path} is of another model: {_said_by(error)}"
                 ) from error
@@ -237,7 +237,7 @@ class ResumableFit(keras.callbacks.Callback):
                 snapshot.put_back if fits else None,
                 snapshot.is_by_lease,
             )
-            # By this count, 0 in a new process, Keras opens the dataset anew.
+            # Keras opens the dataset anew if this count is 0, as in a new process.
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 
@@ -274,7 +274,7 @@ class ResumableFit(keras.callbacks.Callback):
 
 
 def _is_other_data(snapshot: Snapshot, feed: Feed, size: int) -> bool:
-    """Returns whether positions in the checkpoint's data are others in this; warns if so."""
+    """Returns True, and warns, if the checkpoint's positions do not fit this data."""
     is_known = snapshot.data_size >= 0 <= size
     if is_known and snapshot.data_size != size:
         changed = f"has {size:,} batches, and had {snapshot.data_size:,}"
@@ -291,6 +291,6 @@ def _is_other_data(snapshot: Snapshot, feed: Feed, size: int) -> bool:
 
 
 def _said_by(error: tf.errors.InvalidArgumentError) -> str:
-    """Returns what an assertion says, without TensorFlow's words around it."""
+    """Returns the text of an assertion, without TensorFlow's words around it."""
     found = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
     return found[1] if found else reason(error.message).partition("\n")[0]

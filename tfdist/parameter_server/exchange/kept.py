@@ -75,6 +75,6 @@ class Kept:
 
 
 def _are_here(handles: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Whether the worker has all of these tensors."""
+    """Returns True if the worker has all of these tensors."""
     here = [tf.raw_ops.VarIsInitializedOp(resource=each) for each in handles]
     return tf.reduce_all(here)

@@ -1,8 +1,8 @@
-"""What a worker sends in bfloat16, and the feedback of what that loses.
+"""Values that workers send in bfloat16, with feedback of the rounding error.
 
-The upper half of a float32 has its range and 8 significant bits. A gradient so rounded keeps
-its error on the worker, which adds it to the gradient of its next step: so the sum of what
-was sent is the sum of what was meant, less one rounding. Sources: Seide et al., "1-Bit
+The upper half of a float32 has its range and 8 significant bits. The worker keeps the
+rounding error of a gradient, and adds it to the gradient of its next step. So the sum of
+all sent gradients is the exact sum, less one rounding. Sources: Seide et al., "1-Bit
 Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback Fixes
 SignSGD and other Gradient Compression Schemes", ICML 2019. A weight has no feedback: each
 step reads it anew, and the ps keep all of its bits.
@@ -19,10 +19,10 @@ from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.variable import ParameterServerVariable
 
 WIRE_DTYPES = ("bfloat16",)
-"""What `wire_dtype` can be, besides None."""
+"""The values of `wire_dtype` besides None."""
 
 LEAST_BYTES = 2**14
-"""What is smaller travels as it is: a message costs more than its bytes."""
+"""The least size to narrow: below it, a message costs more than its bytes."""
 
 
 def checked_wire_dtype(wire_dtype: Any) -> str | None:
@@ -37,8 +37,8 @@ def checked_wire_dtype(wire_dtype: Any) -> str | None:
     if name is None or name in WIRE_DTYPES:
         return name
     raise ValueError(
-        f"wire_dtype is {' or '.join(map(repr, WIRE_DTYPES))}, or None to send values as "
-        f"they are; received {wire_dtype!r}"
+        f"wire_dtype must be {' or '.join(map(repr, WIRE_DTYPES))}, or None to send "
+        f"values as they are; received {wire_dtype!r}"
     )
 
 
@@ -87,7 +87,7 @@ def _sent(gradient: tf.Tensor, holder: Any) -> tf.Tensor:
     meant = gradient + before
     sent = tf.cast(meant, tf.bfloat16)
     left = meant - tf.cast(sent, meant.dtype)
-    # What is not finite would stay so forever.
+    # Drop a value that is not finite, which would stay so forever.
     left = tf.where(tf.math.is_finite(left), left, tf.zeros_like(left))
     (handle,) = handles
     kept = tf.raw_ops.AssignVariableOp(resource=handle, value=left)

@@ -1,4 +1,4 @@
-"""How often values move between the workers and the ps."""
+"""Arguments for how often values move between the workers and the ps."""
 
 import math
 import numbers
@@ -60,9 +60,10 @@ class WhenChanged:
     with the worker until then, and become those of the worker that sends last. No change
     of a weight is lost, unless its worker is: up to `max_age` of its steps.
 
-    Of a table, each row that a step looks up is a block, if the step uses the table by rows
-    alone, it has at most 256 MiB, and which rows are looked up can be computed twice. All
-    that are not weights, such as counters, metrics and moving averages, move in each step.
+    In a table, each row that a step looks up is a block, if the step uses the table by
+    rows alone, it has at most 256 MiB, and which rows are looked up can be computed
+    twice. All that are not weights, such as counters, metrics and moving averages, move
+    in each step.
 
     Cost: a step takes two messages more to each ps than without it. A worker keeps each
     weight twice, and its slots; of a table all rows, though few may be used.

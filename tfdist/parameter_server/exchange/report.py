@@ -1,4 +1,4 @@
-"""What several workers' changes of each variable become. Pure."""
+"""Reports of how several workers' changes of each variable combine. Pure."""
 
 import logging
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ExchangeReport:
-    """What `exchange=Every(k)` does with the variables that steps have written.
+    """The effect of `exchange=Every(k)` on the variables that steps have written.
 
     Attributes:
         steps: The most steps between two exchanges.
@@ -43,7 +43,7 @@ class ExchangeReport:
 
 
 class Exchanges:
-    """Notes what the steps of a strategy write, and warns of what they may lose.
+    """Notes the writes of a strategy's steps, and warns of updates that they may lose.
 
     Args:
         workers: The number of workers.
@@ -70,7 +70,7 @@ class Exchanges:
             added: As in `ExchangeReport`.
             set_: As `set` there.
             in_each_step: As there.
-            slots: Which of them are an optimizer's, whose averages may be one worker's.
+            slots: The optimizer's slots among them; an average may be one worker's.
         """
         kinds = {"added": added, "set": list(set_), "in_each_step": in_each_step}
         for kind, names in kinds.items():
@@ -82,7 +82,7 @@ class Exchanges:
             _log.warning("%s", _warning(steps, others))
 
     def report(self, steps: int) -> ExchangeReport:
-        """Returns what has been noted."""
+        """Returns the report of all noted variables."""
         return ExchangeReport(
             steps, **{kind: tuple(names) for kind, names in self._names.items()}
         )

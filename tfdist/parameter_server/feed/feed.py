@@ -46,7 +46,7 @@ class Feed(Iterator[FedBatch]):
         rows: The dataset as serialized rows. The chief starts to read it when the first
             batch is requested. Its iterator is made at once, as Keras's is: the next one
             of a dataset that shuffles has another order.
-        source: What takes batches out of them: the rows may be leases.
+        source: The source that takes batches out of them: the rows may be leases.
         worker_input: The same dataset as the workers read it; None if they cannot.
         otherwise: Returns the rows and the source of the same dataset by leases if these
             are not, or the other way; None if there is only one way.
@@ -134,7 +134,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def size(self) -> int:
-        """How many batches the dataset has; negative if that is not known."""
+        """The number of batches of the dataset; negative if not known."""
         return int(self._rows.cardinality())
 
     @property
@@ -144,7 +144,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def files(self) -> str:
-        """What tells whether the files of the leases have changed; "" without any."""
+        """A digest that changes with the files of the leases; "" without any."""
         return self._files.digest if self._files else ""
 
     @property
@@ -154,7 +154,7 @@ class Feed(Iterator[FedBatch]):
 
     @property
     def read(self) -> int:
-        """How many batches were read, including those that `start_at` skipped."""
+        """The number of batches read, including those that `start_at` skipped."""
         return self.taken + len(self._ahead)
 
     def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
@@ -277,7 +277,7 @@ class FedDataset:
         return Feed(rows, source, worker_input, otherwise, files)
 
     def _source(self) -> ChiefBatches:
-        """Returns that of the next iteration: files may come and go between them."""
+        """Returns the next iteration's source: files may come and go between them."""
         if self._leased is not None and self._readers.can_read(self._leased):
             return self._leased
         return self._sent

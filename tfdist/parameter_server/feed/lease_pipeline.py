@@ -1,4 +1,4 @@
-"""What a worker does with a lease: a graph that is part of the functions it runs."""
+"""Graphs that read leases, as a part of the functions that a worker runs."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from tfdist.parameter_server.step_graph.fragment import Fragment
 
 
 class Pipeline:
-    """What a worker does with a lease: a graph for any number of functions."""
+    """A graph that reads a lease on a worker, for any number of functions."""
 
     def __init__(self, function: Any, definition: Any, key: str) -> None:
         self.key = key
         self._outputs = [each.name for each in function.outputs]
         self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
         inputs = _inputs_of(function)
-        # As of a step: a copy with its seed would draw the same numbers in each
-        # function.
+        # A copy with its seed would draw the same numbers in each function, as a step
+        # would.
         without_seeds(definition)
-        # By names of their own: TensorFlow deletes those of a dataset with it, and has
+        # Use new names. TensorFlow deletes functions of a dataset with it, and has
         # never told the workers of a dataset made before the process joined them.
         _tf.add_functions(renamed(definition, "by_lease"))
         _leave_out(definition, inputs)
@@ -38,7 +38,7 @@ class Pipeline:
 
 
 def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces what reads a lease: the arguments of a `Pipeline`.
+    """Traces the reader of a lease: the arguments of a `Pipeline`.
 
     Raises:
         OnlyTheChiefReads: If workers cannot run it.
@@ -52,7 +52,7 @@ def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
 
 
 def _inputs_of(function: Any) -> list[tf.Tensor]:
-    """Returns the inputs of a function without those for what it has captured."""
+    """Returns the inputs of a function without those for its captures."""
     return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
 
 

@@ -1,10 +1,10 @@
 """Batches that a worker reads itself, by the lease that a step comes with.
 
 The chief reads the dataset of leases as it reads any dataset: batch by batch, to their end
-or to a checkpoint. So a lease is open until its step is sent, under way with that step, and
-done once that has finished; if its worker is lost, the step goes to another, and the lease
-with it. What a lease stands for, and the user's own pipeline, are a graph that is part of
-the function which the workers run.
+or to a checkpoint. So a lease is open until its step is sent, in flight with that step,
+and done once that has finished; if its worker is lost, the step goes to another, and
+the lease with it. The reader of a lease, and the user's own pipeline, are a graph that
+is part of the function which the workers run.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from tfdist.parameter_server.feed.sources import ChiefBatches
 
 _log = logging.getLogger("tfdist")
 
-_NO_RECORD = "Dataset was empty."  # What TensorFlow says where it finds none.
+_NO_RECORD = "Dataset was empty."  # TensorFlow's error.
 # A worker opens the file of a record in 60 to 80 microseconds, in which 1 Gbit/s sends 10 kB.
 _LEAST_RECORD_BYTES = 16_384
 # Each has functions of its own on the workers, the step among them. A program whose
@@ -47,8 +47,8 @@ class LeasedBatches(ChiefBatches):
 
     Args:
         dataset: The dataset.
-        pipeline: What reads its leases.
-        auto_leased: What it was made of, if not by `tfdist.data`.
+        pipeline: The pipeline that reads its leases.
+        auto_leased: The parts that it was made of, if not by `tfdist.data`.
 
     Attributes:
         leases: The dataset of leases.
@@ -91,7 +91,7 @@ class LeasedBatches(ChiefBatches):
         return self.files
 
     def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
-        """Returns the error of a step on some leases, with what these stand for."""
+        """Returns the error of a step on some leases, with a description of them."""
         told = f"{error.message}\n  while it read {self._describe(argument)}"
         if changed := self.files.what_changed(error.message):
             told = told.replace(_NO_RECORD, "no record begins where its lease says")
@@ -166,7 +166,7 @@ class LeaseReaders:
         return found.leased
 
     def can_read(self, leased: LeasedBatches) -> bool:
-        """Whether all workers have the files of a dataset now, as the chief has them.
+        """Returns True if all workers have the chief's files of a dataset now.
 
         Always true of a source of `tfdist.data`: its user has said so.
         """
@@ -203,7 +203,7 @@ class LeaseReaders:
         pipelines: dict[str, Pipeline],
         most: float = float("inf"),
     ) -> Pipeline:
-        """Returns what reads a dataset, one of some pipelines or a new one of them.
+        """Returns the reader of a dataset, one of some pipelines or a new one of them.
 
         Raises:
             OnlyTheChiefReads: If workers cannot run it, or have too many others.
@@ -245,7 +245,7 @@ def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
 def _length_of_records(paths: Sequence[str]) -> float:
     """Returns the mean length of records, as the first file that has some tells."""
     for path in paths:
-        # Whoever reads a pipe takes what it has.
+        # Reading a pipe removes its contents.
         with contextlib.suppress(OSError):
             if os.path.isfile(path) and (length := mean_length(path)):
                 return length

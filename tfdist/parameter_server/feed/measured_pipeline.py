@@ -109,6 +109,6 @@ def _times(functions: list[Any], groups: list[Any]) -> tuple[float, ...]:
         # The first prepares the function.
         return statistics.fmean([float(function(*group)) for group in groups][1:])
 
-    # What nobody has read before may come from a disk: so the source is read twice.
+    # The first read may come from a disk, so the source is read twice.
     first = mean(functions[0])
     return seconds_of_stages([mean(each) for each in functions], first)

@@ -1,4 +1,4 @@
-"""Whether every worker has the files that the chief has, at the same paths."""
+"""Checks that every worker has the chief's files, at the same paths."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from tfdist.data.errors import SourceError
 from tfdist.data.source_files import Stamp
 from tfdist.parameter_server.feed.worker_calls import on_workers
 
-# What is compared of each file: its size, and this many bytes at its beginning and its end.
+# Files are compared by size, and by this many bytes at the beginning and at the end.
 _MOST_BYTES = 1024
 _AT_ONCE = 16
 _BUFFER_BYTES = 4096
@@ -20,8 +20,8 @@ _BUFFER_BYTES = 4096
 class SharedFiles:
     """Compares files, and remembers those that all workers have.
 
-    Cost: of each file that is new or has changed, 2 KiB are read by the chief and by each
-    worker, which then sends 8 bytes. Of others, the chief alone asks for size and time.
+    Cost: the chief and each worker read 2 KiB of each file that is new or has changed,
+    and each worker sends 8 bytes. The chief alone asks for other files' size and time.
     """
 
     def __init__(self, strategy: Any) -> None:

@@ -1,8 +1,8 @@
-"""Where the batches of a worker's function come from: its only argument.
+"""Sources of batches, which are the only argument of a worker's function.
 
 TensorFlow sends every argument of a remote function in a separate message. Serialized into
-rows of strings, the batches of one or more steps travel in one message, whatever their
-structure. So the chief sends batches, or leases; an endless dataset is read by the worker.
+rows of strings, the batches of one or more steps travel in one message, in any
+structure. So the chief sends batches, or leases; workers read an endless dataset.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class Source(ABC):
         """Returns the tensors of a step's batch, and its tickets."""
 
     def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
-        """Returns what to raise for the error of a function of this argument."""
+        """Returns the exception for the error of a function of this argument."""
         del argument
         return error
 
@@ -74,7 +74,7 @@ class ChiefBatches(Source):
     def part(self, argument: Any, first: Any, steps: int) -> Any:
         """Returns some of the rows."""
         rows = argument[first : first + steps]
-        # Where `first` is a tensor, the slice has lost its length.
+        # If `first` is a tensor, the slice has lost its length.
         return tf.ensure_shape(rows, [steps, argument.shape[1]])
 
     def tensors(
@@ -88,7 +88,7 @@ class ChiefBatches(Source):
         return self.read(of_row) + [_parsed(row[-1], spec) for spec in tickets]
 
     def read(self, of_row: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the tensors of a batch, given what its row has."""
+        """Returns the tensors of a batch, given the contents of its row."""
         return of_row
 
 

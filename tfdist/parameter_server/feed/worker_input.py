@@ -116,7 +116,7 @@ class WorkerInput(Source):
 
     def _make(self) -> tf.data.Dataset:
         index = tf.distribute.coordinator.experimental_get_current_worker_index()
-        # How many read one graph. The replicas of a worker follow one another.
+        # Replicas that read one graph. The replicas of a worker are consecutive.
         sharers = self._num_workers // self._graphs.shape[0]
         graph = self._graphs[index // sharers]
         dataset = _tf.dataset_from_graph(graph, self._element_spec)

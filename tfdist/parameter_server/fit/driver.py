@@ -1,4 +1,4 @@
-"""The driver with which `fit` trains on parameter servers."""
+"""Training by `fit` on parameter servers."""
 
 import contextlib
 import logging
@@ -49,8 +49,8 @@ from tfdist.variables.reserved_rows import refuse_tables_that_grow, warn_of_full
 
 _log = logging.getLogger("tfdist")
 
-# How fast the current call of `fit` or `evaluate` sends steps, and whether it shows its
-# progress; None for one step at a time.
+# The pace at which the current call of `fit` or `evaluate` sends steps, and whether it
+# shows its progress; None for one step at a time.
 _pace: ContextVar[tuple[Pace, bool] | None] = ContextVar("pace", default=None)
 
 
@@ -85,7 +85,7 @@ class ParameterServerDriver(DefaultDriver):
         self.newest_staleness: float | None = None
 
     def progress(self) -> dict[str, float]:
-        """Returns what the launcher shows of the workers while `fit` runs."""
+        """Returns the facts about workers that the launcher shows while `fit` runs."""
         numbers: dict[str, float] = {**self.strategy.activity.finished}
         if self.newest_staleness is not None:
             numbers["staleness"] = self.newest_staleness
@@ -119,7 +119,7 @@ class ParameterServerDriver(DefaultDriver):
         return PredictFunction(WorkerPredictions(model, self._in_flight))
 
     def check_is_between_epochs(self) -> None:
-        """Raises a RuntimeError within an epoch, of which steps are under way."""
+        """Raises a RuntimeError within an epoch, while its steps are in flight."""
         if self.is_within_epoch:
             raise RuntimeError(
                 "consistency was set within an epoch, where steps are under way. Set it "
@@ -152,7 +152,7 @@ class ParameterServerDriver(DefaultDriver):
         outer, self._method = self._method, method
         was_within_epoch = self.is_within_epoch
         try:
-            # A call within a callback of another one, whose steps are under way.
+            # A call within a callback of another one, whose steps are in flight.
             self._in_flight.collect()
             with (
                 self.strategy.activity.call(),
@@ -259,12 +259,12 @@ class ParameterServerDriver(DefaultDriver):
         self.is_within_epoch = False
 
     def note_step(self, traced: WorkerFunction) -> None:
-        """Takes note of the last step that was traced to train a model."""
+        """Notes the last step that was traced to train a model."""
         # Weakly: the strategy must not keep the step of a model that is gone.
         self._traced = weakref.ref(traced)
 
     def traffic(self) -> Traffic | None:
-        """Returns what a step to train moves; None if none was traced, or it keeps values."""
+        """Returns the traffic of a train step; None if unknown or if values stay."""
         traced = self._traced()
         if traced is None or not traced.writes_each_step:
             return None
@@ -278,7 +278,7 @@ class ParameterServerDriver(DefaultDriver):
         policy, wire_dtype = self.strategy.consistency, self.strategy.wire_dtype
         return LinkUse(
             traffic,
-            # Of all replicas, a step finishes every `seconds`.
+            # All replicas together finish a step every `seconds`.
             seconds * self.strategy.num_replicas,
             may_narrow=not wire_dtype and go_together(policy, Every(), "bfloat16"),
             may_merge=go_together(policy, Every(STEPS), wire_dtype),
@@ -287,7 +287,7 @@ class ParameterServerDriver(DefaultDriver):
     def pipeline_report(
         self, dataset: Any, batches: int, step_seconds: float | None
     ) -> PipelineReport:
-        """Measures what a pipeline costs on the workers; see the strategy."""
+        """Measures the cost of a pipeline on the workers; see the strategy."""
         seconds = self._step_time.seconds
         if step_seconds is None and seconds is not None:
             step_seconds = seconds * self.strategy.num_replicas

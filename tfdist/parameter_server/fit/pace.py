@@ -1,4 +1,4 @@
-"""How fast steps finish, and how many to send to a worker in one message by that. Pure.
+"""Pace at which steps finish, and the number of steps per message for it. Pure.
 
 A message costs the chief more than a millisecond, whether it asks for one step or for
 ten.
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MESSAGES_PER_WORKER = 4
-"""How many messages are in flight per worker.
+"""The number of messages in flight per worker.
 
-It has one to run and a few queued behind it, so that it never waits for the chief.
+A worker has one to run and a few in its queue, so that it never waits for the chief.
 TensorFlow's own queue has room for 256k, and would keep the batches of all in memory.
 """
 
@@ -73,7 +73,7 @@ class Pace:
         self.start(0)
 
     def start(self, finished: int) -> None:
-        """Leaves out of the measurement what came before, as between two epochs."""
+        """Restarts the measurement, as between two epochs."""
         self._since, self._finished_then = self._clock(), finished
 
     def steps(self, finished: int) -> int:

@@ -24,11 +24,11 @@ class StalenessLogs(keras.callbacks.Callback):
         self._before: StalenessReport | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remembers what was counted before."""
+        """Remembers the earlier counts."""
         self._before = self._strategy.gates.report()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds what was counted in the epoch."""
+        """Adds the counts of the epoch."""
         # Without a number of batches, nobody takes the end of an epoch's steps.
         self._strategy.fit_driver.is_within_epoch = False
         counted = self._strategy.gates.report()
@@ -67,5 +67,5 @@ def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
 
 
 def _is_plain_round(policy: Any) -> bool:
-    """Whether nobody times how long steps wait: in rounds without backup workers."""
+    """Returns True for rounds without backup workers, in which no wait is timed."""
     return isinstance(policy, Synchronous) and policy.backup_workers == 0

@@ -1,4 +1,4 @@
-"""Where steps ask one ps whether they may start and write."""
+"""Gate on one ps that keeps the staleness of steps within a bound."""
 
 import contextlib
 import threading
@@ -72,7 +72,7 @@ class BoundedGate(WaitingGate):
                     self._key.enqueue(True)
 
     def _seen(self) -> bytes:
-        """Returns what every event changes."""
+        """Returns the state that every event changes."""
         state: bytes = self._slots.numpy().tobytes()
         return state
 
@@ -122,7 +122,7 @@ class BoundedGate(WaitingGate):
                 for line, size, called in zip(self.lines, sizes, tickets, strict=True)
             ),
         ]
-        # In this order: whoever is cut off has let others continue too often, but never not.
+        # In this order, a step that is cut off may release others twice, but never not.
         with tf.control_dependencies(calls):
             written = self._write(slots)
         with tf.control_dependencies([written]):

@@ -1,7 +1,7 @@
 """Gates at which nobody waits: they count steps, and the steps of rounds.
 
-Neither has anything to reset: the number of an open gate needs no steps to end, and rounds
-are begun anew, and know of lost workers themselves.
+`reset` and `leave` do nothing, because an open gate only counts, and rounds are begun
+anew, and know of lost workers themselves.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ class OpenGate(Gate):
     """Counts how stale asynchronous steps are, by a number on a ps.
 
     A step reads the number with its first variable there, and adds to it after its last
-    write there. What has been added in between, others have written.
+    write there. Others have written everything that was added in between.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -80,7 +80,7 @@ class RoundGate(Gate):
         self._on_worker: Any = None
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
-        """Notes what the step being traced waits for, and whether it is part of a round.
+        """Notes the entry of the traced step, and whether it is part of a round.
 
         It is not if it came too early, since a worker was lost; it will be sent again.
         """
@@ -93,7 +93,7 @@ class RoundGate(Gate):
         self._on_worker = self._meter.times_on_worker(self.scope)
 
     def admitted(self, arrived: tf.Tensor, counts: tf.Tensor) -> None:
-        """Notes by what its gradient has arrived, and whether it counts."""
+        """Notes the arrival of its gradient, and whether it counts."""
         self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
         self._counts = counts
 

@@ -19,7 +19,7 @@ class Slots(NamedTuple):
 
     Attributes:
         counts: How many steps were allowed to write, and how many have asked to start.
-        phase: What each worker's step is doing: a `Phase`, or `IDLE`.
+        phase: The phase of each worker's step: a `Phase`, or `IDLE`.
         ticket: How many steps had asked to start before it.
         began: How many writes were complete when it started.
     """
@@ -31,7 +31,7 @@ class Slots(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What may continue after an event, per slot.
+    """The steps that may continue after an event, per slot.
 
     Attributes:
         slots: The steps afterwards.
@@ -68,7 +68,7 @@ def release(slots: Slots, bound: int) -> Release:
     is_ready = tf.equal(slots.phase, Phase.READY)
     is_computing = tf.equal(slots.phase, Phase.COMPUTING)
     is_active = is_ready | is_computing
-    # How many more writes of others each step can bear before its own.
+    # The number of writes by others that each step can still bear before its own.
     room = slots.began + (bound - written)
     # In every matrix, the row is a step, and the column one that is compared with it.
     has_no_more_room = room <= _column(room)

@@ -1,4 +1,4 @@
-"""What a step does to take its turn, and where it does that."""
+"""Gates, at which steps take their turns, and the operations of a turn."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from tfdist.parameter_server.gate.meter import Meter
 
 @dataclass(frozen=True)
 class Turn:
-    """The operations by which one step takes its turn.
+    """The operations of one step's turn.
 
     Attributes:
         may_start: Ends once the step may read variables.
-        has_computed: Is to wait for the gradients; None if nobody asks.
+        has_computed: Runs once the gradients exist; None if no gate asks.
         may_write: Ends once it may write; None if it always may.
         has_written: Is to wait for the writes.
         scope: How the names of all operations of the turn begin.
@@ -38,7 +38,7 @@ class Turn:
 
 
 class Gate(abc.ABC):
-    """Where each step reports, and may have to wait.
+    """A gate to which each step reports, and at which it may have to wait.
 
     Args:
         meter: Counts, on the ps where the gate is.
@@ -55,7 +55,7 @@ class Gate(abc.ABC):
         self._meter = meter
 
     def slot(self) -> list[tf.Tensor]:
-        """Returns what a function needs to know of the worker that runs it: its number.
+        """Returns the tensors that tell a function which worker runs it, by number.
 
         Each worker gets its own when it is called. Call it where a function is traced.
         """

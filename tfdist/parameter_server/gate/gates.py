@@ -55,13 +55,13 @@ class Gates:
 
     @property
     def error(self) -> BaseException | None:
-        """What a policy of the user has raised."""
+        """The error that a policy of the user has raised, or None."""
         errors = (getattr(gate, "error", None) for gate in self._gates.values())
         return next((each for each in errors if each is not None), None)
 
     @functools.cached_property
     def _meter(self) -> Meter:
-        """On the ps with the most bytes, whose messages carry what a gate needs."""
+        """The meter on the ps with the most bytes, whose messages carry the gate's data."""
         # Variables exist by now: a gate is first asked for when a step is traced.
         sizes = self._strategy.placement_report().bytes_per_ps
         device = device_of(f"ps:{sizes.index(max(sizes))}")
@@ -74,13 +74,13 @@ class Gates:
         return tuple(each.name for each in self._strategy.replicas)
 
     def report(self) -> StalenessReport | None:
-        """Returns what all gates have counted, or None if there is none."""
+        """Returns the counts of all gates, or None if there is none."""
         if not self._gates:
             return None
         return dataclasses.replace(self._meter.report(), names=self._names)
 
     def checked_report(self) -> StalenessReport:
-        """Returns what all gates have counted.
+        """Returns the counts of all gates.
 
         Raises:
             RuntimeError: If nothing was counted.
@@ -95,7 +95,7 @@ class Gates:
         return report
 
     def write_timeline(self) -> None:
-        """Adds to the file what was recorded since it was written last."""
+        """Adds the records since the last write to the file."""
         if self._timeline is not None and self._gates:
             times = self._meter.take_times()
             self._timeline.add(events_of(times, self._names))

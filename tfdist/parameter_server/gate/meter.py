@@ -39,7 +39,7 @@ class Meter:
             self._counts = tf.Variable(
                 np.zeros([num_workers, COLUMNS], np.int64), trainable=False
             )
-            # Whoever records must not wait for who takes.
+            # A step that records must not wait for the reader.
             self._times = tf.queue.FIFOQueue(
                 2**31 - 1, [tf.float64], [[len(StepTimes._fields)]]
             )
@@ -51,7 +51,7 @@ class Meter:
             )
 
     def slot(self) -> list[tf.Tensor]:
-        """Returns what a function needs to know of the worker that runs it."""
+        """Returns the tensors that tell a function which worker runs it."""
         return [_tf.of_this_worker([each.handle for each in self._workers])]
 
     def worker(self, handle: tf.Tensor) -> tf.Tensor:
@@ -89,17 +89,17 @@ class Meter:
         return _add(self._dropped, [[worker]], count)
 
     def after_last_step(self) -> tf.Tensor:
-        """Returns what is there once the last step has been counted.
+        """Returns a tensor that exists once the last step has been counted.
 
-        A function of several steps has them one after the other. What needs nothing of
-        the step before would run at once.
+        A function of several steps has them one after the other. An operation that
+        needs nothing of the step before would run at once.
         """
         return self._seconds.read_value()
 
     def times_on_worker(
         self, scope: str
     ) -> tuple[tf.Tensor, tf.Tensor] | tuple[None, None]:
-        """Adds what tells when the worker has pulled and computed, if anybody asks."""
+        """Adds the times when the worker has pulled and computed, if anybody asks."""
         if not self.records:
             return None, None
         with tf.name_scope(scope):
@@ -120,7 +120,7 @@ class Meter:
         return times
 
     def report(self) -> StalenessReport:
-        """Returns what has been counted since it was made."""
+        """Returns the counts since it was made."""
         return StalenessReport(
             self._counts.numpy(), self._seconds.numpy(), self._dropped.numpy()
         )

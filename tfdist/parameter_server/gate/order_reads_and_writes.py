@@ -20,7 +20,7 @@ from tfdist.graph.used_inputs import (
 )
 from tfdist.parameter_server.gate.gate import Turn
 
-# What reads a variable or a table and leaves it as it is. All else may write.
+# Operations that read a variable or a table and do not write. All others may.
 _READS = frozenset(
     {
         "ReadVariableOp",
@@ -74,7 +74,7 @@ def order_reads_and_writes(
 def _gradients(
     writes: Iterable[tf.Operation], tasks: Mapping[str, str], turn: Turn, device: str
 ) -> Iterator[tf.Operation]:
-    """Yields what has to be computed before the step asks for its turn to write."""
+    """Yields the operations to compute before the step asks for its turn to write."""
     written = reached(writes, _tf.waiting_for)
     near = (WORKER, task_at(device))
     here = _inputs([op for op in writes if tasks[op.name] == task_at(device)])

@@ -17,7 +17,7 @@ from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate
 
 _log = logging.getLogger("tfdist")
 
-# What else a step may be told in place of its ticket.
+# Answers that a step may get in place of its ticket.
 _DROPPED, _FAILED = -2, -3
 _STOP, _LEAVE = -1, -2  # in place of a phase
 _GO_ON = 0
@@ -34,7 +34,7 @@ class PolicyGate(WaitingGate):
     for each time that a step starts or writes.
 
     Attributes:
-        error: What the policy has raised.
+        error: The error of the policy.
     """
 
     def __init__(self, meter: Meter, num_workers: int, policy: Any) -> None:
@@ -44,8 +44,8 @@ class PolicyGate(WaitingGate):
         self._schedule = Schedule(policy)
         with tf.device(self.device):
             self._requests = tf.queue.FIFOQueue(
-                # Who asks must not wait for room: three messages of a step, and those
-                # of the chief.
+                # Room for three messages per step and those of the chief, so that no
+                # sender waits.
                 4 * num_workers + 4,
                 [tf.int64],
                 [[2]],
@@ -78,7 +78,7 @@ class PolicyGate(WaitingGate):
         return self._ask(worker, IDLE, after)
 
     def check(self, called: tf.Tensor, ticket: tf.Tensor) -> tf.Operation:
-        """Adds what ends a step that may not continue, and says why."""
+        """Adds operations that end a step that may not continue, and say why."""
         dropped = tf.debugging.Assert(
             tf.not_equal(called, _DROPPED),
             [
@@ -132,7 +132,7 @@ class PolicyGate(WaitingGate):
             if self.error is None:
                 _log.exception("the policy %r raised an error", self._policy)
             self.error = error
-            # Whoever asks waits for an answer; whoever has written or left does not.
+            # A step that asks waits for an answer, not one that has written or left.
             for each in {worker, *waiting} if phase > IDLE else waiting:
                 self._call(each, _FAILED)
             return

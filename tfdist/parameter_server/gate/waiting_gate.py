@@ -1,4 +1,4 @@
-"""What gates have in common at which steps wait: a line per worker, and the turn."""
+"""Base class of gates at which steps wait, with a line per worker."""
 
 import abc
 import itertools
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class WaitingGate(Gate):
-    """Where each step asks whether it may start and write, and waits for the answer.
+    """A gate at which each step asks to start and to write, and awaits the answer.
 
     A step waits at its worker's *line*, a queue on the ps into which whoever lets it continue
     puts the step's ticket. Waiting for an element of a queue keeps no thread of the ps.
@@ -57,22 +57,22 @@ class WaitingGate(Gate):
     def arrive(
         self, worker: tf.Tensor, after: Sequence[Any]
     ) -> tuple[tf.Tensor, tf.Operation]:
-        """Adds what asks whether a step may start; returns its ticket and the last op."""
+        """Adds the question if a step may start; returns its ticket and last op."""
 
     @abc.abstractmethod
     def computed(
         self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
     ) -> tf.Operation:
-        """Adds what asks whether a step may write."""
+        """Adds the question whether a step may write."""
 
     @abc.abstractmethod
     def finished(
         self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
     ) -> tf.Operation:
-        """Adds what says that a step has written."""
+        """Adds the report that a step has written."""
 
     def check(self, called: tf.Tensor, ticket: tf.Tensor) -> tf.Operation:
-        """Adds what ends a step that was called with anything but its ticket."""
+        """Adds the end of a step that was called with anything but its ticket."""
         return tf.debugging.Assert(
             tf.equal(called, ticket),
             ["this step was taken from its worker and sent to another", called, ticket],
@@ -93,7 +93,7 @@ class WaitingGate(Gate):
             worker = self._meter.worker(variable)
             asked = tf.timestamp()
             with tf.control_dependencies([asked]):
-                # Of a step that was taken from this worker.
+                # Tickets of a step that was taken from this worker.
                 left = tf.raw_ops.QueueSizeV2(handle=line)
                 drained = tf.raw_ops.QueueDequeueManyV2(
                     handle=line, n=left, component_types=[tf.int64]
@@ -133,7 +133,7 @@ class WaitingGate(Gate):
         return now - since, now
 
     def clear_lines(self) -> None:
-        """Takes out what nobody waits for any longer."""
+        """Takes out the tickets that nobody waits for any longer."""
         with tf.device(self.device):
             for each in self.lines:
                 each.dequeue_many(each.size())

@@ -14,7 +14,7 @@ from tfdist.variables.resources import Numbers, Resource
 
 
 class FollowingTurnstile(Turnstile):
-    """The turnstile of a ps that does what the lead has decided."""
+    """The turnstile of a ps that follows the decisions of the lead."""
 
     def admit_as(self, counts: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         """Adds a gradient that counts, unless it is there already.
@@ -32,7 +32,7 @@ class LeadTurnstile(Turnstile):
     The first N gradients count that were computed from the weights of the round, and the
     others are dropped, on every ps. A step joins the current round, if its worker has not
     computed a gradient of it yet, and waits for the next one otherwise. It need not wait
-    if the steps under way are too few to complete the round: near the end of an epoch,
+    if the steps in flight are too few to complete the round: near the end of an epoch,
     some workers have no batch left, and some may be lost.
 
     Args:
@@ -47,7 +47,7 @@ class LeadTurnstile(Turnstile):
     ) -> None:
         super().__init__(device, num_workers, enough)
         self._started = started
-        # The round that each worker has joined last, and whether its step is under way.
+        # The round that each worker has joined last, and whether its step is in flight.
         self._joined = Numbers(device, [-1] * num_workers)
         self._runs = Numbers(device, [0] * num_workers)
         self._full = Resource(
@@ -135,7 +135,7 @@ class LeadTurnstile(Turnstile):
                 at = tf.reshape(worker, [1])
                 stopped = self._runs.set_at(at, tf.zeros([1], tf.int64))
                 with tf.control_dependencies([stopped]):
-                    # Those that wait may have counted on this one.
+                    # Waiting steps may have counted on this one.
                     woken = self._wake(None, ~adds)
                 full = tf.raw_ops.QueueEnqueueManyV2(
                     handle=self._full.handle, components=[count]
@@ -157,7 +157,7 @@ class LeadTurnstile(Turnstile):
             return count
 
     def end(self, gradients: int) -> None:
-        """Ends a round with those that it has. Call it while no step is under way."""
+        """Ends a round with those that it has. Call it while no step is in flight."""
         with tf.device(self.device):
             tf.raw_ops.QueueEnqueueV2(
                 handle=self._full.handle, components=[tf.constant(gradients)]

@@ -25,7 +25,7 @@ class Contribution:
         optimizer: The Keras optimizer that is to apply their average.
         gradients: A gradient or None for each variable.
         variables: The variables, as the optimizer expects them.
-        weight: What the gradients count, in units of examples; a scalar tensor.
+        weight: The weight of the gradients, in units of examples; a scalar tensor.
     """
 
     optimizer: Any

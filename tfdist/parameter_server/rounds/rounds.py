@@ -1,4 +1,4 @@
-"""The rounds of a model: what its workers' steps do, and the update that ends each."""
+"""The rounds of a model: its workers' steps, and the update that ends each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.variables.partitioned import PartitionedVariable
 
 TICKET = tf.TensorSpec([2], tf.int64)
-"""What a step gets besides its batch: the numbers of its round and of its batch."""
+"""The numbers of a step's round and batch, which it gets besides its batch."""
 
 
 class Rounds:
@@ -59,7 +59,7 @@ class Rounds:
             each.let_all_pass(passing)
 
     def entered(self) -> dict[str, str]:
-        """Returns what the step traced last waits for on each ps: names of operations."""
+        """Returns the operations that the last traced step waits for, by ps."""
         return dict(self._entered)
 
     def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:
@@ -77,7 +77,7 @@ class Rounds:
             with tf.name_scope(self.gate.scope), tf.device(self.gate.device):
                 is_part = here >= self._first(ticket)
             self.gate.entered(here, is_part)
-            # Of weights of two rounds, a gradient is one of neither: it counts nowhere.
+            # A gradient of weights of two rounds belongs to neither: it counts nowhere.
             computed_in = _same_as(first, list(entered.values()))
 
             def contribute(contribution: Contribution) -> None:

@@ -93,8 +93,8 @@ class Turnstile:
 
         Args:
             computed_in: The number of the round from whose weights it was computed.
-            batch: The number of its batch. Of two gradients of one batch, which a lost
-                worker and its substitute have computed, one counts.
+            batch: The number of its batch. If a lost worker and its substitute have
+                both computed the gradient of a batch, one counts.
 
         Returns:
             `COUNTED` or `DROPPED`.
@@ -114,7 +114,7 @@ class Turnstile:
         known: tf.Tensor,
         after: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], list[Any]] = lambda *_: [],
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds a gradient to those of the round, if it counts and is not among them.
+        """Adds a gradient to the round, if it counts and is not in it.
 
         Before the next one does the same, `after` is called with the number of the round, of
         its gradients then, and whether this one was added. Returns whether it was, and the round
@@ -183,10 +183,10 @@ class Turnstile:
         return tensors
 
     def _wake(self, begun: tf.Tensor | None, is_due: Any = True) -> list[tf.Operation]:
-        """Wakes what waits for the round that has begun, or all that wait."""
+        """Wakes the steps that wait for the round that has begun, or all."""
         woken = []
         for i, queue in enumerate(self._wake_ups):
-            # Those that are there already will do, and must not become ever more.
+            # Elements that are there already suffice, and must not become ever more.
             missing = self._num_workers - tf.raw_ops.QueueSizeV2(handle=queue.handle)
             count = tf.where(is_due, tf.maximum(missing, 0), 0)
             if begun is not None:

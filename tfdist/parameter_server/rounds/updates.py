@@ -38,7 +38,7 @@ class Updates:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have ended."""
+        """The number of rounds that have ended."""
         return self._state.rounds
 
     def submit(self, function: Any, count: Any, rounds: int) -> None:
@@ -105,7 +105,7 @@ class Updates:
 
 
 class _State:
-    """What the thread and others share."""
+    """The state that the thread shares with others."""
 
     def __init__(self) -> None:
         self.updates: queue.SimpleQueue[_Update | None] = queue.SimpleQueue()
@@ -121,7 +121,7 @@ def _run(state: _State) -> None:
     with _tf.executor_scope(_tf.new_executor()):
         while (update := state.updates.get()) is not None:
             _call(state, update)
-            # What it holds must not live on while this waits for the next one.
+            # Let the update's objects be freed while this waits for the next one.
             del update
 
 

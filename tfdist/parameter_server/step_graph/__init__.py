@@ -1,4 +1,4 @@
-"""The graph of one step: which task computes what, and what they send each other.
+"""The graph of one step: the task of each operation, and messages between tasks.
 
 A step, from Keras's train_step to what the tasks send each other:
 `tfdist/parameter_server/steps/worker_function` (has it traced, once) -> `step_graph` (keeps

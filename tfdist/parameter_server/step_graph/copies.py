@@ -84,7 +84,7 @@ def kept_and_seeded(graph: Any) -> tuple[set[str], set[str]]:
     """Returns the types of operations that keep a state, and of those that lose seeds.
 
     Args:
-        graph: That of a step. Branches, loops and functions in it count too.
+        graph: The graph of a step. Branches, loops and functions in it count too.
     """
     # Once for both, because TensorFlow copies the whole graph.
     nodes = list(all_nodes(graph.as_graph_def()))

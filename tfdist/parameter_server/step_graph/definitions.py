@@ -70,7 +70,7 @@ class Builder:
         return self._constants[key]
 
     def concatenate(self, vectors: Sequence[str], dtype: tf.DType) -> str:
-        """Adds what concatenates vectors."""
+        """Adds a node that concatenates vectors."""
         # ConcatV2 takes two at least.
         if len(vectors) == 1:
             return vectors[0]

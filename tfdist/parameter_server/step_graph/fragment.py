@@ -32,7 +32,7 @@ class Fragment:
 
         These may be inputs. The names of its operations begin with `name`.
         """
-        # That function may be the body of a loop, which captures what it uses, and waits
+        # The function may be the body of a loop, which captures what it uses, and waits
         # for all that it captures.
         capture = tf.compat.v1.get_default_graph().capture
         known: Mapping[str, tf.Tensor] = {

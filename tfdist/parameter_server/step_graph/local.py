@@ -30,19 +30,19 @@ class LocalSteps:
     Args:
         step: The step, which reads and writes the variables themselves.
         is_weight: Whether a captured resource handle is that of a weight.
-        chosen: Takes the handles of all variables of which a worker can have a copy, by
-            their placeholders, and returns the placeholders of those that are to have one.
+        chosen: Takes the handles of all variables that a worker can copy, by their
+            placeholders, and returns the placeholders of the variables to copy.
         tables: Takes the handles of all variables and how the step uses those that it uses
             by their rows alone, and returns the placeholders of those of which the worker has
             a copy in a variable, whose handle takes the place of theirs.
 
     Attributes:
-        variables: Those of which a worker has a copy.
-        lookups: Those of which it has one by rows, by their placeholders.
+        variables: The variables that a worker has a copy of.
+        lookups: The variables of which it has rows, by their placeholders.
         captured: The handles of all variables, by their placeholders in the step.
         added: The handles of the variables to which the changes are added.
-        set: Those of the variables that are set to the last value.
-        in_each_step: Those of the variables of which a worker has no copy.
+        set: The variables that are set to the last value.
+        in_each_step: The variables that a worker has no copy of.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class LocalSteps:
         return result
 
     def handles(self, captured: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns what was captured, by the names of its placeholders in the step."""
+        """Returns the captures, by the names of their placeholders in the step."""
         names = [each.op.name for each in self._function.inputs]
         return dict(zip(names[len(names) - len(captured) :], captured, strict=True))
 
     def ids(
         self, batch: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Adds what computes the rows that a step looks up, before it does: by name."""
+        """Adds the computation of the rows that a step looks up, by name."""
         tensors = self._before.add([*batch, *captured], self._ids, "rows_0")
         return dict(zip(self._ids, tensors, strict=True))
 
@@ -115,9 +115,9 @@ class LocalSteps:
 
         Args:
             batch: The tensors of its batch.
-            captured: What `captures_of` has captured for the function being traced.
-            values: Of `variables`, in their order.
-            ids: What `ids` has returned.
+            captured: The captures of `captures_of` for the function being traced.
+            values: The values of `variables`, in their order.
+            ids: The result of `ids`.
         """
         results = [each.name for each in self._function.outputs]
         after = [each.value for each in self.variables]
@@ -148,7 +148,7 @@ def _push(
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return
-    # Of what is only added to, the worker begins with zeros: its value is the change.
+    # A variable that is only added to begins with zeros, so its value is the change.
     change = value - before if variable.is_read else value
     with tf.device(variable.device):
         tf.raw_ops.AssignAddVariableOp(resource=handle, value=change)

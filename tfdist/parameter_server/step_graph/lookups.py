@@ -30,7 +30,7 @@ class Lookups:
 
     Attributes:
         placeholder: The name of the placeholder of its handle in the step.
-        device: Where it lives.
+        device: The device of the variable.
         ids: The names of the tensors with the rows that are looked up.
     """
 

@@ -21,7 +21,7 @@ Output = tuple[str, int]
 """An output of a node: the node's name and the output's index."""
 
 LEAST_IN_TURN = 1e-3
-"""How long a message takes, in seconds, from which it is sent in its turn.
+"""The least seconds of a message that is sent in its turn.
 
 To wait for another costs an answer, 0.2 ms on a local network.
 """
@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Message:
-    """What one task sends to another at one time.
+    """The tensors that one task sends to another at one time.
 
     Attributes:
         sender: The task that computes it.
@@ -103,12 +103,12 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
 
 
 def messages(nodes: Iterable[Node]) -> list[Message]:
-    """Returns what the tasks send each other in a step, in an order in which it can be."""
+    """Returns the messages of a step, in an order in which they can be sent."""
     nodes = in_order(nodes)
     tasks = {node.name: node.task for node in nodes}
     levels = _latest_levels(nodes, tasks)
-    # By sender and receiver, the first and the last level at which to send each tensor
-    # (an output) or signal (the name of a node).
+    # The first and the last level at which to send each tensor (an output) or signal
+    # (the name of a node), by sender and receiver.
     spans: dict[tuple[str, str], dict[Output | str, tuple[int, int]]] = {}
     for node in nodes:
         everything: tuple[Output | str, ...] = (*node.inputs, *node.after)
@@ -153,10 +153,10 @@ def in_turn(
 
     The link of a task carries what it sends at one time either side by side, so that all
     arrive at the end, or one after the other, so that those who receive the first can
-    answer while the next is under way. A link that carries both directions at once is then
-    used in both. First goes what is computed first: the gradients of the last layers, while
-    those of the first are computed. After the priorities of ByteScheduler (Peng et al.,
-    SOSP 2019) and P3 (Jayarajan et al., SysML 2019).
+    answer while the next is in flight. A link that carries both directions at once is
+    then used in both. First goes what is computed first: the gradients of the last
+    layers, while those of the first are computed. After the priorities of ByteScheduler
+    (Peng et al., SOSP 2019) and P3 (Jayarajan et al., SysML 2019).
 
     Args:
         task: The task that sends them: the worker.
@@ -183,7 +183,7 @@ def in_turn(
 
 
 def via(task: str, nodes: Iterable[Node]) -> list[Node]:
-    """Sends what other tasks send each other through one task, if that saves messages.
+    """Sends other tasks' messages through one task, if that saves messages.
 
     The learning rate, say, lives on one ps, and all ps use it. Where the worker receives
     a message from the one and sends one to the other anyway, it can pass it on.
@@ -243,7 +243,7 @@ def _latest_levels(nodes: list[Node], tasks: Mapping[str, str]) -> dict[str, int
 
 
 def _costs(node: Node, tasks: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Yields what a node depends on, and 1 for each that takes a message."""
+    """Yields the dependencies of a node, and 1 for each that takes a message."""
     for source in (*(name for name, _ in node.inputs), *node.after):
         yield source, int(tasks[source] != node.task)
     for source in node.handles:

@@ -35,7 +35,7 @@ class PackedGraph:
 
     Attributes:
         definition: The `GraphDef`, without the placeholders of the inputs.
-        messages: What the tasks send each other in one step.
+        messages: The messages of the tasks in one step.
         traffic: How many bytes that is, of tensors of known shapes.
     """
 
@@ -52,7 +52,7 @@ def pack(
     seconds_per_byte: float = 0.0,
     narrow: Collection[str] = (),
 ) -> PackedGraph:
-    """Packs what the tasks of a step send each other.
+    """Packs the messages between the tasks of a step.
 
     Cost: two copies of each packed tensor, in exchange for one message per tensor. Where
     large messages take turns, each but the first of them costs a signal.
@@ -102,9 +102,9 @@ class _Packing:
         takes_turns = {*waits, *waits.values()}
         arrived: dict[int, str] = {}
         made: list[Any] = []
-        # By task, what replaces an input there.
+        # The replacements of inputs, by task.
         replaced: dict[str, dict[str, str]] = defaultdict(dict)
-        # What waits comes after what it waits for.
+        # Parts that wait come after the parts that they wait for.
         for i in (*(i for i in range(len(sent)) if i not in waits), *waits):
             part = sent[i]
             several = len(part.outputs) + len(part.signals) > 1
@@ -233,9 +233,9 @@ class _Packing:
         return replace(node, inputs=inputs)
 
     def _parts(self, message: Message, seconds_per_byte: float) -> Iterator[Message]:
-        """Yields what travels in place of a message: large tensors alone.
+        """Yields the parts that replace a message: large tensors travel alone.
 
-        Of those that take turns, the last takes the small ones along.
+        The last of the tensors that take turns takes the small ones along.
         """
         together = dict.fromkeys(filter(self._is_packed, message.outputs))
         slow = [
@@ -261,7 +261,7 @@ class _Packing:
     ) -> str:
         """Packs a message that waits for `before`; returns the operation that receives it.
 
-        What it makes is added to `made`, and what replaces an input to `replaced`.
+        New nodes are added to `made`, and replacements of inputs to `replaced`.
         """
         sender = Builder(f"message_{index}/send", device_of(message.sender))
         receiver = Builder(f"message_{index}/receive", device_of(message.receiver))
@@ -269,7 +269,7 @@ class _Packing:
         waits = [*message.signals, *before]
         parts = [self._part(each, sender) for each in message.outputs]
         if len(parts) == 1:
-            # Of any type and shape, those that cannot be packed, too.
+            # A single part may have any type and shape, even one that cannot be packed.
             (part,) = parts
             inputs = [part.reference, *(f"^{each}" for each in waits)]
             sent = sender.add("Identity", inputs, T=part.dtype)
@@ -290,7 +290,7 @@ class _Packing:
         return arrived
 
     def _part(self, output: Output, sender: Builder) -> wire.Part:
-        """Returns what travels for an output: a weight of a worker in half of its bits."""
+        """Returns the tensor that travels for an output, a weight in bfloat16."""
         tensor, sent = self._tensor(output), reference(output)
         if not self._is_narrow(output):
             return wire.Part(sent, tensor.dtype, tensor.shape)

@@ -24,7 +24,7 @@ def repeated(
             its result, a vector of float64 in a loop, and the new state.
         times: How often it is to run.
         copies: How often to add it without a loop. It is added fewer than twice as often.
-        state: What it begins with.
+        state: The initial state.
     """
     done, result = 0, None
     if times // copies > 1:

@@ -14,8 +14,8 @@ from tfdist.parameter_server.step_graph.lookups import Lookups, lookups_of
 from tfdist.parameter_server.step_graph.messages import Node
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 
-# What a step does with a variable of which a worker can have a copy. The others look up
-# or update some rows, or pass the variable on to a function.
+# Operations of a step on a variable of which a worker can have a copy. All others look
+# up or update some rows, or pass the variable on to a function.
 _READ = "ReadVariableOp"
 _ADD, _SUBTRACT, _SET = (
     "AssignAddVariableOp",
@@ -31,7 +31,7 @@ class LocalVariable:
 
     Attributes:
         placeholder: The name of the placeholder of its handle in the step.
-        device: Where it lives.
+        device: The device of the variable.
         dtype: Its dtype.
         shape: Its shape.
         is_read: Whether to pull its value. A counter or a metric is only added to.
@@ -56,8 +56,8 @@ class Rewriting:
 
     Attributes:
         handles: The handles of the variables, by their placeholders in the step.
-        variables: Those that it uses values in place of.
-        lookups: Those whose handles are to be replaced.
+        variables: The variables that are replaced by values.
+        lookups: The variables whose handles are to be replaced.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Rewriting:
         return part
 
     def _uses(self) -> dict[str, list[tf.Operation]]:
-        """Returns what uses each variable that a worker can copy, by its placeholder."""
+        """Returns the uses of variables that a worker can copy, by placeholder."""
         uses: dict[str, list[tf.Operation]] = {}
         for op in self._ops:
             for name in dict.fromkeys(each.op.name for each in used_inputs(op)):
@@ -176,13 +176,13 @@ def _node(op: tf.Operation) -> Node:
 def _type_of(ops: Sequence[tf.Operation]) -> tuple[tf.DType, tf.TensorShape]:
     """Returns the dtype and the shape of the variable that these operations use."""
     tensors = [op.outputs[0] if op.type == _READ else op.inputs[1] for op in ops]
-    # What reads may know less of the shape than what writes.
+    # A read may know less of the shape than a write.
     shapes = [each.shape for each in tensors if each.shape.is_fully_defined()]
     return tensors[0].dtype, shapes[0] if shapes else tensors[0].shape
 
 
 def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
-    """Returns what computes with a value in place of an operation on a variable."""
+    """Returns the nodes that compute with a value instead of a variable."""
     before = reference((value.partition(":")[0], 0))
     builder = Builder("", "")
     given = op.inputs[1] if len(op.inputs) > 1 else None
@@ -200,7 +200,7 @@ def _with_values(op: tf.Operation, value: str, dtype: tf.DType) -> Any:
 def _set_from_own(
     ops: Sequence[tf.Operation], uses: Mapping[str, Sequence[tf.Operation]]
 ) -> set[str]:
-    """Returns the variables to which a value is added that was computed from theirs."""
+    """Returns variables whose increment depends on their own value."""
     # A bit per variable: one pass, however many there are.
     bits = {name: 1 << i for i, name in enumerate(uses)}
     read = {

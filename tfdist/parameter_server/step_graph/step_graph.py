@@ -31,10 +31,10 @@ class StepGraph:
         strategy: The strategy in whose scope it is traced.
         step: Takes tensors, and returns a structure of tensors.
         specs: The specs of the tensors.
-        gate: Where it takes its turn, if it does. The last inputs are its `slot`.
+        gate: The gate of the step, or None. The last inputs are its `slot`.
         size: How many steps it is.
-        entered: Returns, once the step is traced, the operation on each ps for which all
-            others wait that use a variable there; names of operations by task.
+        entered: Called after tracing; maps each ps to the name of the operation that
+            must run before any use of its variables.
         is_narrow: Whether large weights travel to the worker in bfloat16.
 
     Attributes:
@@ -95,7 +95,7 @@ class StepGraph:
         }
 
     def definition(self) -> Any:
-        """Returns a new `GraphDef` of it, of which there may be copies."""
+        """Returns a new `GraphDef` of it, which may be copied."""
         definition = self.function.graph.as_graph_def()
         without_unused_handles(definition, self.function.graph)
         _tf.add_functions(without_seeds(definition))

@@ -1,4 +1,4 @@
-"""How large a function may become: by copies of a step, and for graph optimizers. Pure."""
+"""Limits of the size of functions: copies of a step, and graph optimizers. Pure."""
 
 LONGEST_CHUNK = 20
 """The most steps that follow each other without a loop: more gain little."""

@@ -1,4 +1,4 @@
-"""How several tensors travel as one vector.
+"""Transport of several tensors as one vector.
 
 The sender flattens and concatenates the tensors, and the receiver splits the vector. If
 their dtypes differ, its elements are the 32-bit words of their bits: tensors of 16 bits come
@@ -46,7 +46,7 @@ class Part:
 def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
     """Returns True if a tensor can travel with others: whole words, and a known rank.
 
-    Of half words, the shape must be known.
+    16-bit tensors need a static shape.
     """
     is_number = dtype.is_floating or dtype.is_integer
     if not is_number or dtype.is_quantized or shape.rank is None:
@@ -56,7 +56,7 @@ def fits(dtype: tf.DType, shape: tf.TensorShape) -> bool:
 
 
 def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -> str:
-    """Adds what makes a vector of the parts, after `signals`; returns its reference."""
+    """Adds nodes that make a vector of the parts; returns its reference."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:
@@ -79,7 +79,7 @@ def send(parts: Sequence[Part], builder: Builder, signals: Sequence[str] = ()) -
 
 
 def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
-    """Adds what splits a vector, and returns the references to the parts."""
+    """Adds nodes that split a vector, and returns the references to the parts."""
     dtype = _dtype_of(parts)
     whole, halves = _by_size(parts, dtype)
     if halves:
@@ -121,14 +121,14 @@ def receive(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
 
 
 def _dtype_of(parts: Sequence[Part]) -> tf.DType:
-    """Returns the dtype of the vector: that of all parts, if they have the same."""
+    """Returns the dtype of the vector: the parts' own, if they have the same."""
     dtypes = {part.dtype for part in parts}
     dtypes |= {_SHAPE for part in parts if not part.is_static}
     return dtypes.pop() if len(dtypes) == 1 else _WORD
 
 
 def _by_size(parts: Sequence[Part], dtype: tf.DType) -> tuple[list[Part], list[Part]]:
-    """Returns the parts of whole words, and those of half words among them."""
+    """Returns the parts of whole words, and the 16-bit parts among them."""
     if dtype.size < _WORD.size:
         return list(parts), []
     halves = [part for part in parts if part.dtype.size < _WORD.size]
@@ -140,7 +140,7 @@ def _words(halves: Sequence[Part]) -> int:
 
 
 def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
-    """Adds what makes words of tensors of half words."""
+    """Adds nodes that make words of 16-bit tensors."""
     dtype, words = halves[0].dtype, _words(halves)
     vector = builder.constant([-1])
     flat = [_reshaped(each.reference, vector, dtype, builder) for each in halves]
@@ -154,7 +154,7 @@ def _in_words(halves: Sequence[Part], builder: Builder) -> Part:
 
 
 def _from_words(vector: str, halves: Sequence[Part], builder: Builder) -> list[str]:
-    """Adds what makes tensors of half words of words, and returns references to them."""
+    """Adds nodes that make 16-bit tensors of words, and returns references to them."""
     dtype = halves[0].dtype
     pairs = builder.add("Bitcast", [vector], T=_WORD, type=dtype)
     flat = _reshaped(pairs, builder.constant([-1]), dtype, builder)
@@ -180,7 +180,7 @@ def _from_words(vector: str, halves: Sequence[Part], builder: Builder) -> list[s
 
 
 def _shapes(vector: str, parts: Sequence[Part], builder: Builder) -> list[str]:
-    """Returns references to the shapes of the parts, most of which are constants."""
+    """Returns references to the shapes of the parts; most of them are constants."""
     shapes = []
     start = 0
     for part in parts:

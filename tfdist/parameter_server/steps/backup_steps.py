@@ -91,13 +91,13 @@ class BackupSteps(RoundSteps):
         return int(number), int(gradients)
 
     def reset(self) -> None:
-        """Gives up what is under way, after an error."""
+        """Gives up what is in flight, after an error."""
         self._has_update = False
         super().reset()
 
 
 def _ending_waits(rounds: BackupRounds) -> Callable[[], None]:
-    """Returns what ends the waits of steps for rounds, while these exist."""
+    """Returns a function that ends steps' waits for rounds, while these exist."""
     # Weakly: the thread of `Updates` holds this, and must not hold the rounds.
     reference = weakref.ref(rounds)
 

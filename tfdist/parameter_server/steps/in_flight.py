@@ -40,7 +40,7 @@ class InFlight:
         limit: The maximum number of functions in flight.
         patience: How long to wait; without it, waits have no deadline, as in
             TensorFlow.
-        collect: Has the workers send what they have kept back, before anything reads it.
+        collect: Flushes the changes that workers hold back, before weights are read.
 
     Attributes:
         submitted: How many functions have been submitted.

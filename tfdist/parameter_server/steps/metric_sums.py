@@ -1,8 +1,8 @@
 """Metrics of a model after some number of whole steps, while steps write.
 
 A step writes the variables of a metric one after the other, and they may be on several ps.
-Read meanwhile, a total may have a step that its count does not have. So each step adds all
-that it adds to them to one vector as well, at one moment.
+A reader could see a total that includes a step which the count does not. So each step
+also adds all its changes to one vector, at one moment.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -48,7 +48,7 @@ class MetricSums:
         self._written = -1
 
     def add(self) -> None:
-        """Adds, at the end of a step that is traced, what it has added to the metrics."""
+        """Adds the step's changes of the metrics, at the end of a traced step."""
         added = (
             [_added(each, self._dtype) for each in self._holders]
             if self._are_sums
@@ -167,7 +167,7 @@ def _later(graph: Any, given: Collection[str]) -> set[str]:
 
 
 def _between(value: tf.Tensor, later: Collection[str]) -> set[str]:
-    """Returns those of these operations that compute a value."""
+    """Returns the operations among these that compute a value."""
     found: set[str] = set()
     ahead = [value.op]
     while ahead:

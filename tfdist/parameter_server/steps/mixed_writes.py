@@ -1,4 +1,4 @@
-"""Finds variables to which a step adds, and which it also sets.
+"""Finds variables that a step both adds to and sets.
 
 Between the two, other workers add too: what they have added is lost, or used twice. The
 usual case is gradients that are accumulated by hand, in two writes or in one. With `own`
@@ -85,7 +85,7 @@ def _is_sum(write: tf.Operation) -> bool:
 
 
 class _Variable:
-    """A variable of a step, and its own value in what the step writes.
+    """A variable of a step, and its own value in the value that the step writes.
 
     `behind` has `_variables_behind` of each graph, for all variables.
     """
@@ -185,7 +185,7 @@ class _Variable:
         return forms - _KEPT | _ADDED if forms >= _KEPT else forms
 
     def _masked(self, product: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns what a product clears, and the condition on which it does."""
+        """Returns the tensor that a product clears, and the condition for it."""
         op = self._origin(product).op
         if op.type in _PRODUCTS:
             for factor, value in zip(op.inputs, reversed(op.inputs), strict=True):
@@ -194,7 +194,7 @@ class _Variable:
         return None
 
     def _condition(self, factor: tf.Tensor) -> tf.Tensor | None:
-        """Returns the condition by which a factor is 0 or 1, or None."""
+        """Returns the condition that makes a factor 0 or 1, or None."""
         origin = self._origin(factor)
         op = origin.op
         if op.type == "Sub" and constant(op.inputs[0]) is not None:
@@ -206,7 +206,7 @@ class _Variable:
         return origin if origin.dtype == tf.bool else None
 
     def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns what a tensor is before it is passed on, into functions too."""
+        """Returns the origin of a tensor that is passed on, into functions too."""
         while True:
             op = tensor.op
             if op.type in _PASSING:

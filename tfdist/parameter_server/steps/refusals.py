@@ -64,8 +64,7 @@ def check_scope(model: keras.Model) -> None:
     """Checks, before optimizers create variables, that those of a model are on the ps.
 
     Raises:
-        AsynchronousTrainingError: If an optimizer or a weight was created outside of the
-            scope.
+        AsynchronousTrainingError: If an optimizer or weight is from outside the scope.
     """
     for optimizer in optimizers_of(model):
         if optimizer._distribution_strategy is not model.distribute_strategy:

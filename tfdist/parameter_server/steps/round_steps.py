@@ -24,7 +24,7 @@ from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
 @dataclass
 class _Fate:
-    """What has become of the batches of a message.
+    """The rounds that the batches of a message have become part of.
 
     Attributes:
         missing: How many messages have some of them, and no round yet.
@@ -44,7 +44,7 @@ class _Message:
         source: What takes them out of rows.
         rows: The batches, and with each its ticket.
         batches: The batches alone.
-        fate: What becomes of them.
+        fate: The fate of the batches.
     """
 
     first: int
@@ -170,7 +170,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
                 self._submit_message(each)
 
     def reset(self) -> None:
-        """Gives up what is under way, after an error."""
+        """Gives up what is in flight, after an error."""
         # What the ps have of a round may be incomplete forever, so all of it is made
         # anew.
         self._updates.close()

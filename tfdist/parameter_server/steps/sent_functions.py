@@ -1,4 +1,4 @@
-"""The functions that were sent to workers, until the weights have what they computed."""
+"""The functions sent to workers, until the weights have their results."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def as_it_is(error: tf.errors.OpError) -> Exception:
 
 
 def told(error: Exception, explain: Explain) -> Exception:
-    """Returns what to raise for the error of a function."""
+    """Returns the exception to raise for the error of a function."""
     if not isinstance(error, tf.errors.OpError):
         return error
     return explain(shortened(error, _LAST_BATCH))
@@ -48,7 +48,7 @@ class SentFunction:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, and was not cancelled because another one had."""
+        """True if it has failed, and was not cancelled because of another failure."""
         try:
             # Only once it has ended: `get` would wait for it.
             _tf.wait_for_result(self.output, 0) and self.output.get()
@@ -60,10 +60,10 @@ class SentFunction:
 
 
 class SentFunctions:
-    """Those under way, and those that have ended and wait for the others of their round.
+    """Functions in flight, and finished ones whose round is incomplete.
 
     Attributes:
-        under_way: Those that are not known to have ended.
+        under_way: Functions that are not known to have ended.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class SentFunctions:
         self._unapplied: list[tuple[SentFunction, Callable[[], bool]]] = []
 
     def take_ended(self) -> Iterator[SentFunction]:
-        """Yields those that have ended since, in the order of their submission."""
+        """Yields functions that have ended since, in the order of their submission."""
         ended = [_tf.wait_for_result(each.output, 0) for each in self.under_way]
         both = list(zip(self.under_way, ended, strict=True))
         self.under_way = [function for function, has_ended in both if not has_ended]
@@ -84,13 +84,13 @@ class SentFunctions:
     def keep_until(
         self, function: SentFunction, is_applied: Callable[[], bool]
     ) -> None:
-        """Keeps one that has ended until the weights have what it computed."""
+        """Keeps a function that has ended until the weights have its results."""
         if not is_applied():
             self._prune()
             self._unapplied.append((function, is_applied))
 
     def not_applied(self, since: int) -> list[SentFunction]:
-        """Returns those that the weights may not have yet, submitted after the first."""
+        """Returns functions after `since` whose changes the weights may lack."""
         self._prune()
         ended = [function for function, _ in self._unapplied]
         # In the order of their batches: a checkpoint puts these back.
@@ -101,7 +101,7 @@ class SentFunctions:
         self._unapplied = [each for each in self._unapplied if not each[1]()]
 
     def explain_failed(self) -> Explain | None:
-        """Returns what explains the error of the first that has failed, if one has."""
+        """Returns the function that explains the first failure, if there is one."""
         running = (*self._ending, *self.under_way)
         return next((each.explain for each in running if each.has_failed), None)
 
@@ -113,7 +113,7 @@ class SentFunctions:
 
 
 class RoundsUnderWay:
-    """What the functions of the last steps do not wait for themselves; here, nothing."""
+    """Work that the functions in flight do not wait for; none by default."""
 
     def complete(self) -> None:
         """Waits for the updates of the rounds that have all their batches."""
@@ -125,4 +125,4 @@ class RoundsUnderWay:
         """Takes note, in some thread, that a worker is lost with its function."""
 
     def reset(self) -> None:
-        """Gives up what is under way: functions were cancelled or given up."""
+        """Gives up what is in flight: functions were cancelled or given up."""

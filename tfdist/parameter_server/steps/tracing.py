@@ -1,4 +1,4 @@
-"""Traces a model's step for the workers, which need what only the chief may have so far.
+"""Traces a model's step for workers, which need objects that only the chief has.
 
 A preprocessing layer creates its table in `adapt`, on the chief only. The table never
 changes after that, so each worker can have a copy.
@@ -19,7 +19,7 @@ from tfdist.parameter_server.steps.worker_function import WorkerFunction
 def trace_for_workers(
     model: Any, structure: BatchStructure, make: Callable[[], WorkerFunction]
 ) -> WorkerFunction:
-    """Returns what `make` traces of a model, whose tables are on the workers by then.
+    """Returns the result of `make` for a model, whose tables the workers have by then.
 
     Raises:
         AsynchronousTrainingError: If the step uses something that only the chief has, or

@@ -30,7 +30,7 @@ class WorkerFunction:
         strategy: The strategy whose replica runs the steps.
         step: Takes a batch. If more than one step is to run, it returns a vector.
         structure: The structure of each batch.
-        gate: Where each step takes its turn, if it does.
+        gate: The gate at which each step takes its turn, or None.
         rounds: The rounds that the step is part of; each batch comes with a ticket then.
         caching: Returns the step on what its worker keeps, if that keeps anything.
         learns: Whether weights and gradients travel as the strategy's `wire_dtype` says,
@@ -158,7 +158,7 @@ class WorkerFunction:
     def _from_cache(
         self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
     ) -> Any:
-        """Adds steps on what the worker keeps; returns the result of the last one."""
+        """Adds steps on the worker's kept values; returns the last one's result."""
         cached = self.cached_steps
         assert cached
         key = source.key, 1
@@ -204,7 +204,7 @@ class WorkerFunction:
         return add(steps - rest, rest) if rest else result
 
     def _exchange(self, source: Source, steps: int) -> StepGraph:
-        """Returns a graph of steps of which only the first pulls, and the last pushes."""
+        """Returns a graph of steps where only the first pulls and the last pushes."""
         key = source.key, steps
         if key not in self._exchanges:
             local = self._local_steps
@@ -245,6 +245,6 @@ def _operations_of(function: Any) -> int:
 
 
 def _workers_have_gpus() -> bool:
-    """Whether a worker of this process's cluster has a GPU."""
+    """Returns True if a worker of this process's cluster has a GPU."""
     devices = tf.config.list_logical_devices("GPU")
     return any("/job:worker/" in each.name for each in devices)

@@ -141,7 +141,7 @@ class WorkerSteps:
     def _functions_of(
         self, source: Source, steps: int, requested: int
     ) -> Iterable[int]:
-        """Returns of how many steps each function is, of those that were requested."""
+        """Splits the requested steps into the sizes of the functions that run them."""
         if self._worker_function(source.structure).step.not_copied:
             return [1] * steps
         if steps == requested:
@@ -215,7 +215,7 @@ class WorkerSteps:
         return self._traced[structure.key, gate]
 
     def _caching(self, step: StepGraph) -> CachedSteps:
-        """Returns a step on what its worker keeps."""
+        """Returns a step on values that its worker keeps."""
         captured = [outside for outside, _ in step.function.graph.captures]
         # Nothing is learned in a test, so any change of others is one.
         rate = _learning_rate_of(self._model, captured) if self._is_training else _none
@@ -227,7 +227,7 @@ class WorkerSteps:
 
 
 def _learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:
-    """Returns what reads the learning rate where a step is traced.
+    """Returns a function that reads the learning rate where a step is traced.
 
     If several optimizers learn in a step, it is the smallest rate: the values of all
     weights move as often as those that need it most.

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Aggregation(Protocol):
-    """Makes one update of those of all clients of a round."""
+    """Makes one update of the updates of all clients of a round."""
 
     def check(self, clients: int) -> None:
         """Checks that a round has enough clients.
@@ -60,13 +60,13 @@ class WeightedMean:
 class NormClipping:
     """Shortens each update to a norm, then applies another rule.
 
-    What one client can add is bounded, so attacks by large updates fail; attacks of the
+    The share of one client is bounded, so attacks by large updates fail; attacks of the
     size of honest updates pass (Sun et al., "Can You Really Backdoor Federated Learning?",
     2019).
 
     Args:
         max_norm: The largest Euclidean norm of an update, above 0.
-        rule: What follows.
+        rule: The rule for the clipped updates.
     """
 
     max_norm: float
@@ -85,7 +85,7 @@ class NormClipping:
         self.rule.check(clients)
 
     def aggregate(self, updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Returns what the rule makes of the clipped updates."""
+        """Returns the rule's aggregate of the clipped updates."""
         check_updates(updates, weights)
         return self.rule.aggregate(clipped(updates, self.max_norm), weights)
 
@@ -127,7 +127,7 @@ def check_updates(updates: np.ndarray, weights: np.ndarray) -> None:
             f"{updates.shape} and {np.shape(weights)}"
         )
     if not np.issubdtype(updates.dtype, np.floating):
-        raise ValueError(f"updates are floats; received {updates.dtype}")
+        raise ValueError(f"updates must be floats; received {updates.dtype}")
     finite = np.isfinite(updates).all(axis=1)
     if not finite.all():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Attacks: what clients send in place of their updates, to measure rules against.
+"""Attacks that replace clients' updates, to measure rules against.
 
 An attack sees the updates of all clients of a round, as the strongest attacker would.
 """
@@ -18,7 +18,7 @@ class Attack(Protocol):
         """Returns the updates as the server receives them.
 
         Args:
-            updates: What each client computed: floats, (clients, parameters).
+            updates: The updates that clients computed: floats, (clients, parameters).
             attackers: The rows that attackers send.
 
         Raises:
@@ -28,13 +28,13 @@ class Attack(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ScaledUpdate:
-    """Sends a multiple of the update, by which a mean becomes the attacker's model.
+    """Sends a multiple of the update, so that a mean becomes the attacker's model.
 
     With the number of clients as the factor, one attacker replaces the model (Bagdasaryan
     et al., "How To Backdoor Federated Learning", AISTATS 2020).
 
     Args:
-        factor: By which the update is multiplied.
+        factor: The factor of the update.
     """
 
     factor: float = 10.0
@@ -55,14 +55,14 @@ class SignFlip:
     Learning from Heterogeneous Datasets", AAAI 2019.
 
     Args:
-        factor: By which it is multiplied besides, above 0.
+        factor: The factor by which it is multiplied besides, above 0.
     """
 
     factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
-            raise ValueError(f"the factor is above 0; received {self.factor}")
+            raise ValueError(f"the factor must be above 0; received {self.factor}")
 
     def apply(self, updates: np.ndarray, attackers: Collection[int]) -> np.ndarray:
         """Returns the updates as the server receives them."""
@@ -156,7 +156,7 @@ class Backdoor:
     def __post_init__(self) -> None:
         if self.target < 0:
             raise ValueError(
-                f"the target is a class, 0 or more; received {self.target}"
+                f"the target must be a class, 0 or more; received {self.target}"
             )
         if self.side < 1 or not 0 < self.fraction <= 1:
             raise ValueError(
@@ -193,7 +193,7 @@ class Backdoor:
 def _check_labels(labels: np.ndarray) -> None:
     if labels.ndim != 1 and labels.shape[1:] != (1,):
         raise ValueError(
-            "labels are class numbers, one per example; received an array of shape "
+            "labels must be class numbers, one per example; received an array of shape "
             f"{labels.shape}. np.argmax(labels, axis=1) makes them from one-hot rows"
         )
 

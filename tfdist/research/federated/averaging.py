@@ -1,4 +1,4 @@
-"""`FederatedAveraging`: what a server asks of its clients, and does with their answers."""
+"""`FederatedAveraging`: a server's requests to clients, and use of their answers."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from tfdist.research.federated.server_optimizers import FedAvgM, ServerOptimizer
 # Behind a seed, so that draws for different purposes differ.
 _ORDER, _STREAM = 1, 2
 
-# What each choice must have, and one of tfdist's own.
+# The methods that each choice must have, and a choice of tfdist's own.
 _CHOICES = {
     "rule": (("aggregate", "check"), "Median()"),
     "server_optimizer": (("initial", "apply"), "FedAdam()"),
@@ -44,17 +44,17 @@ class FederatedAveraging:
         fraction: C, the part of all clients in a round: above 0 and at most 1.
         local_epochs: E, 1 or more.
         batch_size: B, 1 or more; None has all of a client's examples in one batch.
-        rule: What makes one update of many.
-        server_optimizer: What applies it. `FedAvgM()` adds it.
+        rule: The rule that makes one update of many.
+        server_optimizer: The optimizer that applies it. `FedAvgM()` adds it.
         proximal: mu of FedProx (Li et al., MLSys 2020): mu/2 times the squared distance to
             the round's model is added to each client's loss. 0 or more.
-        learning_rate_decay: By which the clients' learning rate is multiplied after each
-            round: above 0 and at most 1. On unlike data a rate that does not fall ends
-            away from the optimum (Li et al., ICLR 2020, theorem 4).
+        learning_rate_decay: The factor of the clients' learning rate after each round,
+            above 0 and at most 1. On unlike data a rate that does not fall ends away
+            from the optimum (Li et al., ICLR 2020, theorem 4).
         deadline: Seconds after which a round ends with whoever answered; None waits for all.
         min_clients: A round with fewer answers changes nothing: 1 or more.
         privacy: Clips and adds noise; all clients then weigh the same.
-        sampling: Who takes part, in place of `FixedSampling(fraction, seed)`.
+        sampling: The sampling of clients, in place of `FixedSampling(fraction, seed)`.
         seed: It draws clients, the order of each client's examples, and the noise.
             Where privacy counts, draw it and keep it secret (`secrets.randbits(64)`):
             whoever knows it can subtract the noise.
@@ -88,12 +88,12 @@ class FederatedAveraging:
             raise ValueError(f"proximal is 0 or more; received {self.proximal}")
         if not 0 < self.learning_rate_decay <= 1:
             raise ValueError(
-                "learning_rate_decay is above 0 and at most 1, the factor per round; "
-                f"received {self.learning_rate_decay}"
+                "learning_rate_decay must be above 0 and at most 1, the factor per "
+                f"round; received {self.learning_rate_decay}"
             )
         if self.deadline is not None and not self.deadline > 0:
             raise ValueError(
-                f"a deadline is above 0 seconds, or None; received {self.deadline}"
+                f"a deadline must be above 0 seconds, or None; received {self.deadline}"
             )
         if self.seed < 0:
             raise ValueError(f"a seed is 0 or more; received {self.seed}")
@@ -133,15 +133,15 @@ class FederatedAveraging:
 
     @property
     def sampler(self) -> ClientSampling:
-        """Who takes part in which round."""
+        """The rule that chooses the clients of each round."""
         return self.sampling or FixedSampling(self.fraction, self.seed)
 
     def learning_rate_factor(self, round_index: int) -> float:
-        """By what a round multiplies the clients' learning rate."""
+        """Returns the factor of the clients' learning rate in a round."""
         return self.learning_rate_decay**round_index
 
     def expected_clients(self, num_clients: int) -> float:
-        """How many clients take part in a round of privacy, on average."""
+        """Returns the expected number of clients in a round with privacy."""
         sampler = self.sampler
         if isinstance(sampler, PoissonSampling):
             return sampler.fraction * num_clients
@@ -221,6 +221,6 @@ def local_batches(
 
 
 def random_stream(averaging: FederatedAveraging, round_index: int, client: int) -> int:
-    """Returns what a client's random layers start from, 0 to 2^31 - 1."""
+    """Returns the seed of a client's random layers, 0 to 2^31 - 1."""
     rng = np.random.default_rng((averaging.seed, round_index, client, _STREAM))
     return int(rng.integers(2**31))

@@ -1,4 +1,4 @@
-"""What simulated clients do besides training: vanish, be slow, attack."""
+"""Behavior of simulated clients besides training: dropout, delays and attacks."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ _VANISH = 3  # Behind a seed, so that draws for different purposes differ.
 
 
 class Answers(NamedTuple):
-    """Who answers in a round, and when it ends, in simulated seconds.
+    """The clients that answer in a round, and its end in simulated seconds.
 
     `vanished` were asked, and send nothing; the updates of `late` come after the deadline.
     """
@@ -26,14 +26,14 @@ class Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClientBehavior:
-    """How the clients of a simulation behave.
+    """The behavior of a simulation's clients.
 
     Args:
         dropout: The probability that a client vanishes in the middle of a round, from 0 to
             1, or the numbers of those that always do.
         seconds: How long each client takes for a round, one number per client; 0 by default.
         attackers: The numbers of those that attack.
-        attack: What they send in place of their updates. Attackers need none if their
+        attack: The attack that replaces their updates. Attackers need none if their
             training data is poisoned already.
         seed: It decides who vanishes.
 
@@ -50,8 +50,8 @@ class ClientBehavior:
     def __post_init__(self) -> None:
         if isinstance(self.dropout, int | float) and not 0 <= self.dropout <= 1:
             raise ValueError(
-                f"dropout is a probability from 0 to 1, or numbers of clients; received "
-                f"{self.dropout}"
+                f"dropout must be a probability from 0 to 1, or numbers of clients; "
+                f"received {self.dropout}"
             )
         if self.seconds is not None and not all(each >= 0 for each in self.seconds):
             raise ValueError(f"clients take 0 seconds or more; received {self.seconds}")

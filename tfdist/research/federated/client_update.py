@@ -1,4 +1,4 @@
-"""What a client sends to the server."""
+"""Updates that clients send to the server."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from tfdist.research.federated.aggregation import WeightedMean
 
 
 class ClientUpdate(NamedTuple):
-    """What a client sends after its local steps.
+    """The update that a client sends after its local steps.
 
     Attributes:
         client: Its number.

@@ -1,4 +1,4 @@
-"""What each client has added to a model, so that it can be taken out.
+"""Contributions of clients to a model, recorded so that they can be removed.
 
 Where the server's step is linear in the updates, the model is its first weights and a sum
 with a term per client. Subtracting such terms is the first step of Wu, Zhu and Mitra,
@@ -37,7 +37,7 @@ class Contributions:
         self._terms: dict[int, tuple[np.ndarray, ServerState]] = {}
 
     def add(self, updates: Sequence[ClientUpdate]) -> None:
-        """Adds the parts of a round's update, and what momentum adds for others."""
+        """Adds the parts of a round's update, and the momentum of other clients."""
         total = sum(each.examples for each in updates)
         parts = {
             each.client: each.examples / total * each.change.astype(np.float64)

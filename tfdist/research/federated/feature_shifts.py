@@ -29,7 +29,7 @@ def rotated(images: np.ndarray, degrees: float) -> np.ndarray:
     down, right = np.mgrid[:height, :width].astype(np.float64)
     down -= (height - 1) / 2
     right -= (width - 1) / 2
-    # Where each pixel of the result comes from; rounding must not leave the image.
+    # The source of each pixel of the result; rounding must not leave the image.
     row = np.round(
         math.cos(angle) * down + math.sin(angle) * right + (height - 1) / 2, 9
     )

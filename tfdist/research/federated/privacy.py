@@ -1,4 +1,4 @@
-"""Differential privacy of the average: clipping, noise, and what they guarantee.
+"""Differential privacy of the average: clipping, noise, and their guarantees.
 
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018: each
 client's update is clipped to a norm S, the server adds Gaussian noise to the sum, and an
@@ -48,7 +48,7 @@ class GaussianMechanism:
                 f"of an update; received noise_multiplier={self.noise_multiplier}"
             )
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"a clip is a norm above 0; received {self.clip}")
+            raise ValueError(f"a clip must be a norm above 0; received {self.clip}")
 
     def mean(
         self, updates: np.ndarray, expected_clients: float, rng: np.random.Generator
@@ -57,8 +57,8 @@ class GaussianMechanism:
 
         Args:
             updates: Floats, (clients, parameters), of those that answered; perhaps none.
-            expected_clients: By which the sum is divided: the sampling probability times
-                all clients. The true number would tell who took part.
+            expected_clients: The divisor of the sum, which is the sampling probability
+                times all clients. The true number would tell who took part.
             rng: The noise's generator. Its seed must be secret.
 
         Returns:
@@ -117,7 +117,7 @@ class GaussianMechanism:
 
 
 def _probability(sampling: ClientSampling) -> float:
-    """The probability with which each client takes part, whoever else does."""
+    """The probability that each client takes part, independent of the others."""
     if isinstance(sampling, PoissonSampling):
         return sampling.fraction
     if isinstance(sampling, FixedSampling) and sampling.fraction == 1:

@@ -125,7 +125,7 @@ class GeometricMedian(_WithstandsMinority):
 
 
 _NO_LESS = 1 - 1e-12
-"""Of a sum of distances: what rounding may take off."""
+"""The factor by which rounding alone may shrink a sum of distances."""
 
 
 def _weiszfeld(points: np.ndarray, point: np.ndarray, zero: float) -> np.ndarray:

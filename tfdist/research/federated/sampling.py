@@ -22,7 +22,7 @@ class ClientSampling(Protocol):
         Args:
             round_index: The number of rounds before this one.
             num_clients: All that belong to the federation: 0 to num_clients - 1.
-            available: Those that could take part now; by default all.
+            available: The clients that could take part now; by default all.
 
         Raises:
             ValueError: If one that is available does not belong to the federation.
@@ -39,8 +39,8 @@ class _SeededSampling:
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(
-                "the fraction of clients in a round is above 0 and at most 1; received "
-                f"{self.fraction}"
+                "the fraction of clients in a round must be above 0 and at most 1; "
+                f"received {self.fraction}"
             )
 
     def clients(

@@ -20,7 +20,7 @@ _NOISE = 4  # Behind a seed, so that draws for different purposes differ.
 
 
 class Server:
-    """The model of a federation, and what becomes of it.
+    """The model of a federation, and its updates by rounds.
 
     Args:
         averaging: The algorithm.
@@ -160,8 +160,8 @@ class Server:
 
         Args:
             client: Its number.
-            take_out: Whether to subtract what it has added to the model. What others
-                learned from models that it had changed stays: this is no retraining.
+            take_out: Whether to subtract its contribution to the model. Its effects on
+                what others learned from earlier models stay: this is no retraining.
 
         Raises:
             ValueError: If there is no such client, or contributions are not kept.

@@ -1,4 +1,4 @@
-"""How the server applies the update of a round.
+"""Server optimizers, which apply the update of a round.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021: the mean of what clients changed
 is a pseudo-gradient. Each optimizer is a value; its state is passed in and returned.
@@ -29,8 +29,8 @@ class ServerOptimizer(Protocol):
         """Returns the next weights, and the state after this round.
 
         Args:
-            weights: Those that clients began with: (parameters,).
-            update: What the rule made of the clients' changes: (parameters,).
+            weights: The weights that clients began with: (parameters,).
+            update: The rule's aggregate of the clients' changes: (parameters,).
             state: The last one.
         """
 

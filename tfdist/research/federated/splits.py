@@ -1,4 +1,4 @@
-"""How examples are divided among clients: by chance, by label, by amount.
+"""Splits of examples among clients: by chance, by label or by amount.
 
 Each function takes the labels of all examples, and returns an array of indices per client.
 Every example goes to one client, and the same seed gives the same split.
@@ -159,7 +159,7 @@ def _checked(
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
-            "labels are class numbers, one per example; received "
+            "labels must be class numbers, one per example; received "
             f"{labels.dtype} of shape {labels.shape}. np.argmax(labels, axis=1) makes "
             "them from one-hot rows"
         )

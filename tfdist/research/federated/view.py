@@ -1,4 +1,4 @@
-"""Who has what: a split as a table and as a picture."""
+"""Views of a split as a table and as a picture."""
 
 import os
 from collections.abc import Sequence

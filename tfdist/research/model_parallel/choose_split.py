@@ -1,4 +1,4 @@
-"""Which layers a plan splits: those with which a step is faster, or only so fits."""
+"""Choice of the layers to split: if a step is faster so, or only fits so."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,8 +32,8 @@ def split_and_place(
 ) -> LayerPlan:
     """Places a graph with some of its layers split, if that is faster or fits only so.
 
-    What could be split has a twentieth of all weights at least. What fits no device has
-    to be. Then all that could be split is, then each pair and each layer by itself, the
+    A layer that may be split has a twentieth of all weights at least. One that fits no
+    device must be. Then all are split that may, then each pair and each by itself, the
     largest first: what makes the step a hundredth faster, or fits at last, is kept.
 
     `place` is given how layers are split, too; `compared` of the plan has the seconds
@@ -61,7 +61,7 @@ def split_and_place(
         raise error
     if best is whole:
         return best
-    # That is compared with what is done by hand, too, which knows of no parts.
+    # Placements by hand, which know of no parts, are compared with this one, too.
     compared = (whole or best).compared
     seconds = whole.seconds if whole else None
     return replace(best, compared={**compared, WHOLE: seconds})
@@ -80,7 +80,7 @@ def _possible(graph: LayerGraph, parts: int) -> dict[str, Split]:
 
 
 def _tries(graph: LayerGraph, possible: Splits, needed: Splits) -> Iterator[Splits]:
-    """Yields what to split in addition."""
+    """Yields the layers to split in addition."""
     if not possible:
         return
     yield needed

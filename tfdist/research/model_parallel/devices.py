@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Device:
-    """What computes layers, one at a time.
+    """A device, which computes one layer at a time.
 
     Attributes:
         name: The name.
@@ -37,7 +37,7 @@ class Device:
 
 
 class Link(NamedTuple):
-    """What carries tensors from one device to another, one at a time.
+    """A link from one device to another, which carries one tensor at a time.
 
     Attributes:
         bandwidth: Bytes per second.

@@ -1,4 +1,4 @@
-"""What each layer of a Keras model costs, estimated from shapes: nothing runs."""
+"""Costs of a Keras model's layers, estimated from shapes without running them."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from tfdist.research.model_parallel.keras_graph import Call, bytes_of, graph_of
 
 # The gradients of the inputs and of the weights take as much as the outputs did, each.
 BACKWARD = 2
-"""How many times as long as its forward computation the backward one takes."""
+"""The time of a backward computation, as a multiple of the forward one's."""
 
 
 def estimate_layers(

@@ -57,7 +57,7 @@ def from_json(text: str) -> dict[str, Any]:
 
 
 def _row(thing: LayerNode | LayerEdge) -> dict[str, Any]:
-    """Returns what is not as by default, which is little of most."""
+    """Returns the fields that differ from their defaults, which are few."""
     defaults = {each.name: each.default for each in dataclasses.fields(thing)}
     row = dataclasses.asdict(thing)
     return {name: value for name, value in row.items() if value != defaults[name]}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from tfdist.research.model_parallel.work import Assignment, Work
 
-# How many times the exact search may put a unit on a device.
+# The number of times that the exact search may put a unit on a device.
 _TRIES = 50_000
-# And each time for the message of an error, which searches often.
+# The same for the message of an error, which searches often.
 _FEW_TRIES = 5_000
 
 
@@ -56,7 +56,7 @@ def _search(
     choices: list[list[int]] = []
     while len(choices) < len(order) and tries:
         size = sizes[order[len(choices)]]
-        # Of devices with equal room one will do.
+        # One of several devices with equal room will do.
         with_room = {left: d for d, left in enumerate(room) if size <= left}
         choices.append([with_room[left] for left in sorted(with_room, reverse=True)])
         while choices and not choices[-1]:

@@ -1,4 +1,4 @@
-"""A model as a graph of layers with what they cost: plain data."""
+"""A model as a graph of layers with their costs: plain data."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class UnknownGraphError(ValueError):
 
 @dataclass(frozen=True)
 class LayerNode:
-    """One call of a layer, and what it costs.
+    """One call of a layer, and its costs.
 
     Attributes:
         name: The name, unlike that of any other node.
@@ -64,7 +64,7 @@ class LayerEdge:
         size: The bytes of the tensor.
         has_gradient: Whether a gradient of as many bytes comes back. None does through
             integers, or to what is not trained.
-        output: Which of the source's outputs it is, counted from 0.
+        output: The number of the source's output, from 0.
 
     Raises:
         LayerGraphError: If a number is negative or not finite.
@@ -84,7 +84,7 @@ class LayerEdge:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """A model as nodes that compute and edges that carry what they compute.
+    """A model as nodes that compute and edges that carry their results.
 
     >>> graph = LayerGraph(
     ...     (LayerNode("a", 1.0, 2.0), LayerNode("b", 1.0, 2.0)),
@@ -95,7 +95,7 @@ class LayerGraph:
 
     Attributes:
         nodes: The calls of the layers.
-        edges: What one needs of another.
+        edges: The tensors that one needs of another.
 
     Raises:
         LayerGraphError: If there is no node, two have the same name, an edge has no node or
@@ -132,7 +132,7 @@ class LayerGraph:
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """What is placed as one: layers, in the order of `order`."""
+        """The units that are placed as one: layers, in the order of `order`."""
         unit_of = {node.name: node.unit for node in self.nodes}
         return tuple(dict.fromkeys(unit_of[name] for name in self.order))
 

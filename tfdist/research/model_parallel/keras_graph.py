@@ -21,7 +21,7 @@ from tfdist.research.model_parallel.splitting.split import LayerMatrix
 
 @dataclass(frozen=True)
 class Call:
-    """What a layer has returned, and the seconds of its two computations.
+    """The output of a layer, and the seconds of its two computations.
 
     None of the output's tensors is one of its inputs.
     """
@@ -68,8 +68,8 @@ def graph_of(
 def _ends_of(model: Any) -> tuple[list[Any], list[Any]]:
     if not isinstance(model, keras.Model):
         raise TypeError(
-            "a model is a keras.Model, or a tfdist.research.LayerGraph that states its layers and "
-            f"their costs; received {model!r}"
+            "a model must be a keras.Model, or a tfdist.research.LayerGraph that states its "
+            f"layers and their costs; received {model!r}"
         )
     if isinstance(model, keras.Sequential) and not model.built:
         raise UnknownGraphError(
@@ -188,7 +188,7 @@ class CallGraph:
         self._note(name, called.outputs)
 
     def graph(self) -> LayerGraph:
-        """Returns the graph of what was added."""
+        """Returns the graph of all added calls."""
         return LayerGraph(tuple(self._nodes), tuple(self._edges.values()))
 
     def _own_name(self, name: str) -> str:

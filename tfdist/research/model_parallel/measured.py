@@ -1,4 +1,4 @@
-"""What each layer of a Keras model costs, measured here and now."""
+"""Costs of a Keras model's layers, measured in this process."""
 
 import inspect
 import statistics
@@ -57,7 +57,7 @@ def _input_of(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
 
 
 class _Measuring:
-    """Calls layers, and measures what it takes."""
+    """Calls layers, and measures their costs."""
 
     def __init__(self, repeats: int) -> None:
         self._repeats = repeats

@@ -8,7 +8,7 @@ the devices. So no placement that the plan compares with, and that fits, is fast
 Calls of one layer stay together. Without microbatches, only branches of a model are
 computed at the same time: a chain is fastest on one device, if it fits there.
 
-Of a Keras model, the graph is measured first, which needs TensorFlow.
+The graph of a Keras model is measured first, which needs TensorFlow.
 
 Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling
 for heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13(3),
@@ -119,7 +119,7 @@ def _graph_of(model: "LayerGraph | keras.Model", batch_size: int) -> LayerGraph:
 def _place_in_parts(
     work: Work, parts: int, by_hand: Mapping[str, str] | None, effort: int, seed: int
 ) -> LayerPlan:
-    """Places layers, some of them in parts, of which `by_hand` does not know."""
+    """Places layers, some of them in parts, which `by_hand` does not know."""
 
     def place(graph: LayerGraph, split: Mapping[str, Split]) -> LayerPlan:
         in_parts = replace(work, graph=graph)

@@ -1,4 +1,4 @@
-"""Which device computes each layer of a model; `tfdist.research.place_layers` makes such a plan."""
+"""Plans of the device for each layer of a model, made by `tfdist.research.place_layers`."""
 
 import functools
 import os
@@ -21,12 +21,12 @@ PLACED, EQUAL_STAGES, BY_HAND = "placed", "stages of equal cost", "by hand"
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """Which device computes each layer of a model, and what a step would take.
+    """The device of each layer of a model, and the predicted time of a step.
 
     Attributes:
         graph: The layers and their costs.
         devices: The devices.
-        links: What connects them.
+        links: The links between the devices.
         placed: The name of each layer's device, by the name of the layer.
         microbatches: How many parts of a batch follow each other.
         compared: Predicted seconds of other placements by their names; None for one
@@ -73,12 +73,12 @@ class LayerPlan:
 
     @functools.cached_property
     def tasks(self) -> tuple[LayerTask, ...]:
-        """What a simulated step computes, by the time of its start."""
+        """The tasks of a simulated step, by the time of their start."""
         return timeline.tasks_of(self._work, self._run)
 
     @functools.cached_property
     def messages(self) -> tuple[LayerMessage, ...]:
-        """What a simulated step sends, in the order in which it was computed."""
+        """The messages of a simulated step, in the order of their computation."""
         return timeline.messages_of(self._work, self._run)
 
     @property

@@ -1,4 +1,4 @@
-"""In which order each stage of a pipeline computes its microbatches: plain data.
+"""Schedules of pipeline stages as plain data: each stage's order of microbatches.
 
 A model is cut into stages, and a batch into microbatches. Each stage computes a forward
 and a backward task for every microbatch, one at a time, in the order of its list.
@@ -33,7 +33,7 @@ class ScheduleError(ValueError):
 
 
 class Task(NamedTuple):
-    """What one stage computes for one microbatch: a `kind` of task and a number from 0."""
+    """The task of one stage for one microbatch: its `kind`, and a number from 0."""
 
     kind: str
     microbatch: int
@@ -181,10 +181,10 @@ class Active:
     """The stages that have something to do in a step.
 
     Attributes:
-        forward: Those that compute a batch forward.
-        backward: Those that compute one backward.
-        sent_forward: Those whose results of the step before are on their way.
-        sent_backward: The same of gradients.
+        forward: The stages that compute a batch forward.
+        backward: The stages that compute a batch backward.
+        sent_forward: The stages whose results of the step before are in flight.
+        sent_backward: The same for gradients.
         counts: Whether the first batch has reached the last stage, in this step or before.
     """
 
@@ -201,7 +201,7 @@ class Active:
 
 
 def active(num_stages: int, lag: int, step: int, batches: int) -> Active:
-    """Returns what the stages do in a step, counted from 0, with a lag of 1 or 2.
+    """Returns the work of the stages in a step, counted from 0, with a lag of 1 or 2.
 
     One batch has come per step, this step's among them, until there were no more.
 

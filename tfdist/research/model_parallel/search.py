@@ -8,7 +8,7 @@ from tfdist.research.model_parallel.step import Run, simulate
 from tfdist.research.model_parallel.work import Assignment, Work
 
 EFFORT = 600_000
-"""How many simulated tasks a search may take: a few seconds."""
+"""The most simulated tasks of a search: a few seconds."""
 
 Move = dict[int, int]
 """Units, each with the device that it would be moved to."""
@@ -16,7 +16,7 @@ Move = dict[int, int]
 # So many kicks in a row without a gain end the search.
 _FRUITLESS = 40
 _SHIFTS = (1, 2, 4, 8, 16, 32)
-# Of larger graphs the pairs are too many to swap each.
+# Larger graphs have too many pairs to swap each.
 _SWAPPED = 40
 _LESS = 1 - 1e-9
 

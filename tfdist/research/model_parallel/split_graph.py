@@ -49,9 +49,9 @@ def splittable(graph: LayerGraph) -> list[str]:
 def with_parts(graph: LayerGraph, split: Mapping[str, Split]) -> LayerGraph:
     """Returns the graph with parts and a join in place of each layer that is split.
 
-    A part takes its share of the layer's seconds and weights. What the parts take and give
-    is as `tfdist.research.split_layers` says. A layer by rows that alone takes the output of one by
-    columns, in as many parts, takes that of its parts.
+    A part takes its share of the layer's seconds and weights. The inputs and outputs of
+    parts are as `tfdist.research.split_layers` says. A layer by rows that alone takes the output
+    of one by columns, in as many parts, takes that of its parts.
 
     >>> from tfdist.research.model_parallel.splitting.split import LayerMatrix
     >>> graph = LayerGraph(
@@ -116,7 +116,7 @@ class _Splitting:
 
     def _pieces(self, node: LayerNode) -> list[LayerNode]:
         split = self._split[node.name]
-        # By rows, a part gives a summand of the whole output; by columns, a share of it.
+        # By rows, a part gives a summand of the whole output; by columns, a share.
         given = self._given(node) if split.by == ROWS else node.activations
         share = 1 if split.by == ROWS else split.parts
         parts = [
@@ -182,5 +182,5 @@ def part_names(name: str, split: Split) -> list[str]:
 
 
 def join_name(name: str) -> str:
-    """Returns the name of what joins the parts of a layer."""
+    """Returns the name of the join of a layer's parts."""
     return f"{name}_join"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tfdist.research.model_parallel.work import Work
 from tfdist.research.simulation.simulator import Simulator
 
-# Where a cause is a message: its number, below all numbers of tasks.
+# The cause if it is a message: its number, below all numbers of tasks.
 _MESSAGE = -2
 _NOTHING = -1
 
@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 @dataclass
 class Run:
-    """What a simulated step has done, by the numbers of its tasks.
+    """The record of a simulated step, by the numbers of its tasks.
 
     `cause` is what each task waited for last: the number of a task, which sent it
     something or kept its device busy; `-2 - n` for message n; -1 for nothing. `ended`
@@ -118,7 +118,7 @@ class _Step:
             summed.append(Counter(device[target] for target in tensor.trained))
             missing[n + tensor.source] += len(summed[-1])
         self._missing = missing * self._parts
-        # How many gradients are still to be added up on each device.
+        # The number of gradients that are still to be added up on each device.
         self._open = [each.copy() for _ in range(self._parts) for each in summed]
 
     def run(self, limit: float) -> Run:
@@ -214,8 +214,8 @@ class _Step:
             return
         self._run.cause[task] = cause
         device = self._device[task % self._n]
-        # What ended just now still has the device: its successor is chosen when all
-        # that it made ready is known.
+        # The task that ended just now still has the device. Its successor is chosen
+        # when all tasks that it made ready are known.
         if self._is_busy[device]:
             heapq.heappush(self._ready[device], (self._place[task], task))
         else:

@@ -21,8 +21,8 @@ class LayerTask:
         node: The node, a call of a layer.
         is_backward: Whether it is the backward computation.
         microbatch: The microbatch, counted from 0.
-        start: When it begins, in seconds.
-        end: When it ends.
+        start: Its start, in seconds.
+        end: Its end, in seconds.
         is_critical: Whether it is on the critical path.
     """
 
@@ -46,8 +46,8 @@ class LayerMessage:
         is_backward: Whether it is the gradient.
         microbatch: The microbatch, counted from 0.
         size: Bytes.
-        start: When its first byte leaves, in seconds.
-        arrival: When it is there.
+        start: The time at which its first byte leaves, in seconds.
+        arrival: The time at which it has arrived, in seconds.
         is_critical: Whether it is on the critical path.
     """
 
@@ -63,7 +63,7 @@ class LayerMessage:
 
 
 def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
-    """Returns what a step computes, by the time of its start."""
+    """Returns the tasks of a step, by the time of their start."""
     n, order, critical = work.num_nodes, work.graph.order, set(run.critical_path())
     found = []
     for number, (start, end) in enumerate(zip(run.start, run.end, strict=True)):
@@ -77,7 +77,7 @@ def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
 
 
 def messages_of(work: Work, run: Run) -> tuple[LayerMessage, ...]:
-    """Returns what a step sends, in the order in which it was computed."""
+    """Returns the messages of a step, in the order of their computation."""
     critical, found = set(run.critical_path()), []
     for number, each in enumerate(run.messages):
         tensor = work.tensors[each.tensor]
@@ -100,7 +100,7 @@ def messages_of(work: Work, run: Run) -> tuple[LayerMessage, ...]:
 def critical(
     tasks: Iterable[LayerTask], messages: Iterable[LayerMessage]
 ) -> tuple[LayerTask | LayerMessage, ...]:
-    """Returns those that each waited for the one before it, to the end of the step."""
+    """Returns the tasks and messages that each waited for the last, to the end."""
     everything: tuple[LayerTask | LayerMessage, ...] = (*tasks, *messages)
     found = [each for each in everything if each.is_critical]
     return tuple(

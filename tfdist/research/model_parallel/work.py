@@ -1,4 +1,4 @@
-"""A graph of layers on some devices, by numbers: what simulation and search work on."""
+"""A graph of layers on some devices, by numbers, for simulation and search."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What one step computes and sends, and on what.
+    """The computations and messages of one step, and the devices and links it uses.
 
     Nodes are numbered in the order of `LayerGraph.order`. With M microbatches, task `2
     n m + v` of n nodes is the forward computation of node v for microbatch m, and task

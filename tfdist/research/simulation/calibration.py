@@ -1,4 +1,4 @@
-"""What one step takes, from measured runs with one worker."""
+"""Cost of one step, derived from measured runs with one worker."""
 
 import math
 import statistics
@@ -11,13 +11,13 @@ from tfdist.research.simulation.parameter_server import simulate
 from tfdist.research.simulation.step_cost import Hosts, StepCost
 
 LINK_EFFICIENCY = 0.956
-"""What TCP gets of the rate of a link, as benchmarks/all_reduce.py has measured it."""
+"""TCP's share of the rate of a link, as benchmarks/all_reduce.py has measured it."""
 
 SPREAD = 0.5
-"""How much the parts of a step vary, relative to their means: an assumption.
+"""The variation of a step's parts, relative to their means: an assumption.
 
-The one number that no run with one worker tells. It was chosen with the two files of
-docs/speedup.md.
+It is the only number that no run with one worker measures. It was chosen with the two
+files of docs/speedup.md.
 """
 
 FAIR_SHARE = 0.5
@@ -29,7 +29,7 @@ _CLOSE = 0.002
 
 
 class CalibrationError(ValueError):
-    """A file from which the costs of a step cannot be told."""
+    """A file that the costs of a step cannot be derived from."""
 
 
 def hosts_of(measured: Speedup, runs: Sequence[Run]) -> Hosts:
@@ -123,7 +123,7 @@ def _fullest(measured: Speedup, runs: Sequence[Run]) -> float:
 def _fitted(
     cost: StepCost, hosts: Hosts, seconds: float, steps: int, most_cores: float
 ) -> StepCost:
-    """Returns the cost with which one worker's step takes that many seconds."""
+    """Returns the cost for which one worker's step takes that many seconds."""
 
     def simulated(cost: StepCost) -> float:
         outcome = simulate(

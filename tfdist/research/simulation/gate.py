@@ -1,4 +1,4 @@
-"""Where simulated workers wait for the policy of consistency."""
+"""Gate at which simulated workers wait for the policy of consistency."""
 
 from tfdist.consistency.combinations import is_free
 from tfdist.consistency.policy import Consistency

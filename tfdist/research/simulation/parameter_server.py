@@ -21,7 +21,7 @@ _WARM_UP = 0.25
 # reach, or if workers lose such a share of their time to it: in step with each other,
 # they all need it at once, and none needs it meanwhile.
 _BUSY, _LOST = 0.9, 0.2
-# Of the time of a step that nothing else runs alongside.
+# The share of the time of a step that nothing else runs alongside.
 _MOST = 0.5
 # A spread that no time shows.
 _NONE = 1e-6
@@ -34,7 +34,7 @@ LINKS = "the links"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulated training run has done after its warm-up, if it has one.
+    """Results of a simulated training run after its warm-up, if it has one.
 
     `dropped` steps had gradients that came too late. `busy` is the share of its
     capacity in which each resource was used, by its name. `lost` is the share of the
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def bound(self) -> str:
-        """What limits the steps per second: a resource, or one of the bounds above."""
+        """The limit of the steps per second: a resource, or one of the bounds above."""
         for shares, enough in ((self.busy, _BUSY), (self.lost, _LOST)):
             name, share = max(shares.items(), key=lambda each: each[1])
             if share >= enough:
@@ -99,7 +99,7 @@ def simulate(
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
 
     found = outcome(hosts)
-    # What other programs take counts only where the tasks need all cores.
+    # The load of other programs counts only if the tasks need all cores.
     if hosts.share_one and found.busy[CORES] > hosts.share:
         found = outcome(replace(hosts, cores=hosts.share * hosts.cores, share=1.0))
     return found
@@ -107,7 +107,7 @@ def simulate(
 
 @dataclass
 class _Counts:
-    """What has happened up to a time."""
+    """Counts of events up to a time."""
 
     time: float = 0.0
     steps: int = 0
@@ -183,7 +183,7 @@ class _Training:
             if not self._left:
                 yield self._epoch_over
                 self._epoch_over, self._left = Event(), self._epoch_steps
-            # As many messages are under way as the driver of `fit` keeps in flight.
+            # As many messages are in flight as under the driver of `fit`.
             yield self._room.take()
             steps = int(min(self._cost.steps_per_message, self._left))
             self._left -= steps

@@ -18,7 +18,7 @@ from tfdist.research.simulation.step_cost import Hosts, StepCost
 
 @dataclass(frozen=True)
 class Changes:
-    """How the job to predict differs from the one that was measured; None as measured.
+    """Differences of the predicted job from the measured one; None: as measured.
 
     With `num_ps`, the bytes are evenly on that many ps, as a plan places them. With
     `own_hosts`, each task has a host of its own. `cores` are those of each host,
@@ -36,7 +36,7 @@ class Changes:
     half_of_the_bits: bool = False
 
     def cost(self, measured: StepCost) -> StepCost:
-        """Returns what a step takes."""
+        """Returns the predicted cost of a step."""
         share = 0.5 if self.half_of_the_bits else 1.0
         return replace(
             measured,

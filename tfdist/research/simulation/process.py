@@ -10,7 +10,7 @@ Steps = Generator[Event, Any, Any]
 
 
 class Process(Event):
-    """Runs a generator; happens when that returns, with what it returns.
+    """Runs a generator; happens when the generator returns, with its result.
 
     The generator yields an event to wait for it, and receives the event's value.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.research.simulation.simulator import Event, Simulator, Timer
 
-# What is left of an activity by rounding, relative to what it has progressed.
+# The rest of an activity that rounding leaves, relative to its progress.
 _ROUNDING = 1e-12
 
 
@@ -102,13 +102,13 @@ class Resources:
 
     @property
     def active(self) -> int:
-        """How many activities are under way."""
+        """The number of activities in progress."""
         return sum(
             len(group.ends) for pool in self._apart() for group in pool.groups.values()
         )
 
     def rates(self) -> dict[Resource, float]:
-        """Returns what is taken from each resource per second at the moment."""
+        """Returns the present use of each resource per second."""
         taken: dict[Resource, float] = {}
         for pool in self._apart():
             pool.share()
@@ -167,7 +167,7 @@ class _Pool:
         return self.groups
 
     def busy(self) -> list[_Group]:
-        """Returns the groups with activities under way."""
+        """Returns the groups with activities in progress."""
         return [group for group in self.groups.values() if group.ends]
 
     def advance(self) -> None:
@@ -291,7 +291,7 @@ def max_min_rates(
         step = max(min([*tops, nearest - level]), 0.0)
         level += step
         free = [each - step * used for each, used in zip(free, load, strict=True)]
-        # Not by what is left, which rounding may keep from 0.
+        # Do not compare the rest with 0, since rounding may leave some.
         exhausted = {each for each, top in enumerate(tops) if top <= step}
         stopped = {
             at

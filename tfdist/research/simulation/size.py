@@ -1,4 +1,4 @@
-"""How large a simulation is, and about how long it takes."""
+"""Size of a simulation, and an estimate of how long it takes."""
 
 import sys
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _WORTH_SAYING = 10.0
 
 @dataclass(frozen=True)
 class Size:
-    """How many workers and steps are simulated, and about how many seconds that takes.
+    """The simulated workers and steps, and an estimate of the seconds they take.
 
     Under a bound, the workers that are not simulated only wait.
     """

@@ -1,4 +1,4 @@
-"""What one step of parameter-server training takes, and where its tasks run."""
+"""Cost of one step of parameter-server training, and the hosts of its tasks."""
 
 import math
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ CORES = "the cores"
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step takes of each task and link, apart from any waiting for others.
+    """The use that one step makes of each task and link, without waits for others.
 
     CPU times are in seconds: of the worker, of all ps together, and of the chief. Bytes
     are `pulled` from all ps to the worker, `pushed` back, and `fed` by the chief: the
@@ -90,7 +90,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where the tasks run: each on a host of its own, or all on one.
+    """The hosts of the tasks: one for each task, or one for all.
 
     `cores` are those of each host. `rate` is in bytes per second of each task's link in
     each direction, infinite if links do not matter; after a pause, a worker's link

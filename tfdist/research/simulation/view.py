@@ -8,7 +8,7 @@ from tfdist._support import views
 from tfdist._support.views import render, table_of
 from tfdist.research.simulation.prediction import Curve
 
-# By a part of a bound's name.
+# Advice by a part of a bound's name.
 _WHAT_HELPS = {
     "ps's link": "more ps, faster links, or fewer bytes",
     "of the fullest ps": "more ps",
@@ -42,12 +42,12 @@ def table(curve: Curve) -> str:
 
 
 def title_of(curve: Curve) -> str:
-    """Returns what a table or a picture calls the curve."""
+    """Returns the curve's name in a table or a picture."""
     return f"{curve.policy}, {curve.num_ps} ps"
 
 
 def what_helps(bound: str) -> str:
-    """Returns what raises the steps per second if something limits them."""
+    """Returns advice to raise the steps per second if something limits them."""
     return next(helps for part, helps in _WHAT_HELPS.items() if part in bound)
 
 

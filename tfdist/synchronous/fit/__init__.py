@@ -1,1 +1,1 @@
-"""What Keras's `fit` calls: steps on all replicas, their functions, and what is refused."""
+"""Implementation of Keras's `fit`: steps on all replicas, functions and refusals."""

@@ -1,4 +1,4 @@
-"""What to write where a step takes the number of rows for that of the whole batch.
+"""Advice for steps that take the static number of rows for the whole batch's.
 
 One process may know that number while it traces a step: from `x.shape[0]`, or as a constant
 of the program. A replica has a part of the rows, and only the step that runs knows of how
@@ -31,14 +31,14 @@ _NO_FIXED_SIZE = (
 
 
 def _is_about_rows(text: str) -> bool:
-    """Whether an error may come from a number of rows that is not known."""
+    """Returns True if an error may come from a number of rows that is not known."""
     what = text.partition(_ARGUMENTS)[0]
     return bool(_NO_NUMBER.search(what)) and not _OF_ANOTHER_AXIS.search(what)
 
 
 @contextlib.contextmanager
 def explained(has_fixed_rows: bool) -> Iterator[None]:
-    """Adds to the error of a step about a size or a shape what to write.
+    """Adds advice to the error of a step about a size or a shape.
 
     Args:
         has_fixed_rows: Whether a static size is known in one process. If not, a step that

@@ -1,4 +1,4 @@
-"""Finds the metric from which a step's log came.
+"""Finds the metric that a step's log comes from.
 
 A replica's metric has seen only the replica's examples. A log that a `train_step` took from
 a metric is computed again once the states of all replicas are added up. The log's name does

@@ -18,7 +18,7 @@ from tfdist.synchronous.replica.step import ReplicaStep
 
 
 def runs_eagerly(model: Any) -> bool:
-    """Returns whether a model's steps run without a graph: all functions may do so."""
+    """Returns True if a model's steps run without a graph, as all functions may."""
     return bool(model.run_eagerly) or tf.config.functions_run_eagerly()
 
 
@@ -49,9 +49,9 @@ class ModelFunctions:
         """Returns a function of tensors, traced, unless the model runs eagerly.
 
         Args:
-            key: What tells its batches from those of others.
+            key: A key that tells its batches from those of others.
             structure: The structure of these batches.
-            execute: What it computes.
+            execute: The function that computes it.
             signature: Its arguments' signature; without one, that of its first call.
         """
         if runs_eagerly(self.model):
@@ -73,7 +73,7 @@ class ModelFunctions:
         return first_call
 
     def only_replica(self, structure: BatchStructure, batch: Any) -> ReplicaStep:
-        """Returns a step to rehearse on a symbolic batch, of which it has all rows."""
+        """Returns a step to rehearse on a symbolic batch with all rows."""
         rows = row_count(structure.flatten(batch)[0])
         return ReplicaStep(
             tf.zeros([], tf.int64),
@@ -87,7 +87,7 @@ class ModelFunctions:
 
     @staticmethod
     def key_of(shares: ShardedIterator) -> str:
-        """Returns what tells batches of one structure from those of another."""
+        """Returns a key that tells batches of one structure from those of another."""
         return f"{shares.structure.key} {shares.totals}"
 
     @contextmanager

@@ -24,7 +24,10 @@ _WRITES = frozenset(
     + ["ResourceStridedSliceAssign"]
 )
 
-_ADD_WEIGHT = "Create it with add_weight of a layer, whose variables get the value of the whole batch"
+_ADD_WEIGHT = (
+    "Create it with add_weight of a layer, whose variables get the value of the whole "
+    "batch"
+)
 
 
 class ScopeError(ValueError):

@@ -56,7 +56,7 @@ class ShareFunction:
 
     @_as_written
     def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
-        """Returns whether there was data, and the step's result on each replica.
+        """Returns True if there was data, and the step's result on each replica.
 
         Args:
             values: The iterator over the shares.
@@ -180,7 +180,7 @@ class VaryingShapesError(Exception):
 
 
 class _UnexpectedLogsError(Exception):
-    """A step returns logs, for which the loop that is being traced has no place."""
+    """A step returns logs that the traced loop has no place for."""
 
     def __init__(self, logs: Any) -> None:
         self.logs = logs

@@ -199,7 +199,7 @@ class ReplicaSteps(ModelFunctions):
 
 
 def _state(variable: Any) -> tf.Tensor:
-    """Returns what this replica contributes to the value of a metric's variable."""
+    """Returns this replica's contribution to the value of a metric's variable."""
     value = tf.convert_to_tensor(variable.value)
     context = tf.distribute.get_replica_context()
     if variable.aggregation == "sum":

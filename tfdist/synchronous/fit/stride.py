@@ -1,4 +1,4 @@
-"""How many steps the workers run in one call: the same number on all of them.
+"""Number of steps that the workers run in one call, the same on all of them.
 
 A call costs each worker a millisecond or more, and a sum of the metrics over all of them.
 """

@@ -1,1 +1,1 @@
-"""Reads from a traced step how what a replica computes relates to the whole batch."""
+"""Analysis of how a traced step's results on a replica relate to the whole batch."""

@@ -1,4 +1,4 @@
-"""The kinds of sums, products and quotients of numbers that have no rows any more."""
+"""Reductions of sums, products and quotients of numbers without rows."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +24,7 @@ from tfdist.synchronous.reader.reduction import (
 def combined(
     tensor: Any, pairs: list[tuple[Any, Reduction]], kind_of: Callable[[Any], Reduction]
 ) -> Reduction:
-    """Returns the kind of what an operation computes from numbers without rows.
+    """Returns the kind of an operation's result on numbers without rows.
 
     Args:
         tensor: The result.
@@ -62,7 +62,7 @@ def combined(
 
 
 def _is_rounded(cast: tf.Operation) -> bool:
-    """Returns whether a cast cuts numbers off: that of a sum is not the sum of those."""
+    """Returns True if a cast truncates, so the cast of a sum is no sum of casts."""
     return cast.inputs[0].dtype.is_floating and not cast.outputs[0].dtype.is_floating
 
 

@@ -16,7 +16,7 @@ OF_THE_WHOLE = (
     "is that of the whole batch, each replica has only a part of its rows: take the number "
     "from the examples, as in tf.random.normal([tf.shape(x)[0], ...])"
 )
-"""What a fixed number of rows is, and what to write in its place."""
+"""The cause and the remedy of a fixed number of rows, for errors."""
 
 _PART = "and each replica has only a part of the batch"
 _TAKEN = (
@@ -81,7 +81,7 @@ def indivisible(
 
 
 def remedies() -> str:
-    """Returns what to write where a step of one's own is refused: what is exact, first."""
+    """Returns the remedies for a custom step that is refused, the exact ones first."""
     name = type(tf.distribute.get_strategy()).__name__
     if name != "RingStrategy":
         name = "MultiWorkerMirroredStrategy"
@@ -93,7 +93,7 @@ def remedies() -> str:
 
 
 def _advice_on_fixed_rows(op: tf.Operation) -> str:
-    """Returns what to write where an operation, or a function, fixes the rows; else ""."""
+    """Returns the remedy where an operation, or a function, fixes the rows; else ""."""
     graph = _tf.function_graph(op) if "PartitionedCall" in op.type else None
     for each in graph.get_operations() if graph else [op]:
         size = _fixed_by(each)

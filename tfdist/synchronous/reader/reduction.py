@@ -1,4 +1,4 @@
-"""How a replica's number relates to the whole batch's, and how such kinds combine.
+"""Relations of a replica's number to the whole batch's, and their combinations.
 
 Strings are the types of TensorFlow's operations.
 """

@@ -4,8 +4,8 @@ A loss, a metric's increment or a log is a function of the examples. One process
 it from all of them, a replica from its own. Which correction makes both equal follows from
 the operations: a mean over examples is weighted by the replica's share, a sum is added up.
 The numbers themselves do not tell one from the other, and a `train_step` may compute its
-loss with any function, so the graph is read. Nothing is executed, and whatever is not known is
-refused.
+loss with any function, so the graph is read. Nothing is executed, and everything
+unknown is refused.
 """
 
 import re
@@ -65,7 +65,7 @@ class ReductionReader:
     """Reads kinds from the graph of one replica's step.
 
     Args:
-        given: Returns the kind of a tensor of which more is known than its graph shows,
+        given: Returns the kind of a tensor if more is known of it than its graph shows,
             such as the result of an exchange, else None.
         kind_of_variable: Returns the kind of a variable's value, given its handle.
         has_varying_rows: Whether a batch holds ragged or sparse values. Their number is
@@ -125,7 +125,7 @@ class ReductionReader:
         return self.kind_of(tensor), self.rows.get(tensor.ref())
 
     def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
-        """Takes what is known of a tensor for granted. Returns its kind."""
+        """Takes the known kind of a tensor for granted, and returns it."""
         self.kinds[tensor.ref()] = kind
         if rows:
             self.rows[tensor.ref()] = rows
@@ -285,10 +285,10 @@ class ReductionReader:
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]
     ) -> list[Known] | None:
-        """Returns what is known of the outputs of a function; None without its graph.
+        """Returns the known kinds of a function's outputs; None without its graph.
 
         Args:
-            op: What calls it.
+            op: The operation that calls it.
             name: The attribute that has the function.
             given: The function's inputs, in this graph.
         """

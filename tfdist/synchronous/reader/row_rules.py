@@ -1,8 +1,8 @@
-"""What each operation does to the rows of a batch.
+"""Rules for the effect of each operation on the rows of a batch.
 
-A list of what is known to keep examples apart. Whatever is not in it is refused: that no
-rule is known to be broken does not prove that an example's value is its own.
-`shape_rules` has those that change where elements are.
+The list has the operations that are known to keep examples apart. All others are
+refused, because the lack of a known violation proves nothing. `shape_rules` has the
+operations that move elements.
 """
 
 from tfdist.synchronous.reader import shape_rules
@@ -163,7 +163,7 @@ def _product_of_tensors(at: Application) -> Rows:
 
 
 def contracts_rows(at: Application) -> bool:
-    """Returns whether a product of tensors sums over rows, each of which meets itself."""
+    """Returns True if a product of tensors sums over rows, each meeting itself."""
     if at.op.type not in ("MatMul", "BatchMatMulV2", "Einsum"):
         return True
     try:

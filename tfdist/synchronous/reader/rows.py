@@ -106,7 +106,7 @@ class Application:
         return int(self.output.shape.rank)
 
     def is_same_at(self, vector: Operand, place: int) -> bool:
-        """Returns whether an element of a vector is known to be a constant."""
+        """Returns True if an element of a vector is known to be a constant."""
         if vector.kind in CONSTANTS:
             return True
         op = vector.tensor.op
@@ -142,9 +142,9 @@ class Rules(dict[str, Rule]):
 
 
 def has_rows(tensor: Any) -> bool:
-    """Returns whether a tensor has an unknown dimension: that of the examples.
+    """Returns True if a tensor has an unknown dimension, the one of the examples.
 
-    So may the elements of a list have.
+    The elements of a list may have one, too.
     """
     rank = tensor.shape.rank
     return tensor.dtype == tf.variant or rank is None or None in tensor.shape.as_list()

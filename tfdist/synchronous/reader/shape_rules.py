@@ -1,4 +1,4 @@
-"""What operations that move, cut, join or make tensors do to the rows of a batch."""
+"""Rules for rows in operations that move, cut, join or make tensors."""
 
 from math import prod
 from typing import Any
@@ -73,7 +73,7 @@ def _reshape(at: Application) -> Rows:
 
 
 def _is_of_shapes(tensor: Any, at: Application) -> bool:
-    """Returns whether a shape is computed from constants and shapes, not from values."""
+    """Returns True if a shape is computed from constants and shapes, not values."""
     kind = at.kind_of(tensor)
     if kind in (Reduction.LINEAR, Reduction.OTHER):
         inputs = inputs_of(tensor)
@@ -101,7 +101,7 @@ def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Any:
 
 
 def _is_single(order: Any) -> bool:
-    """Returns whether all rows of an example are one after the other."""
+    """Returns True if all rows of an example are one after the other."""
     return order == () or (order is not None and order[0] == "each" and order[2:] == ())
 
 
@@ -119,7 +119,7 @@ def _concat(at: Application) -> Rows:
 
 
 def _in_blocks(rows: Rows, count: int) -> Rows:
-    """Returns rows that come so many times, one block after the other."""
+    """Returns rows that come `count` times, one block after the other."""
     if count == 1:
         return rows
     return Rows((*(rows.order or ()), "blocks", count))

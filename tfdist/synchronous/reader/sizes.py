@@ -33,7 +33,7 @@ def of_shape(
 
     Args:
         tensor: The result.
-        inputs: What it is computed from, the shape first.
+        inputs: The tensors that it is computed from, the shape first.
         with_rows: References of the tensors that have rows.
         count: Returns the kind of a number of rows, given it and the tensor.
     """

@@ -21,7 +21,7 @@ _BYTES = [b"", *(bytes([byte]) for byte in range(256))]
 
 @tf.autograph.experimental.do_not_convert
 def whole_batch(tensor: Any) -> tf.Tensor:
-    """Returns the rows of the whole batch, for what does not separate over examples.
+    """Returns the rows of the whole batch, for functions that do not separate.
 
     For a `train_step` or `test_step` of one's own, and for layers. Under synchronous
     strategies, each replica computes from its part of the batch, and a function such as
@@ -30,10 +30,10 @@ def whole_batch(tensor: Any) -> tf.Tensor:
         z = tfdist.whole_batch(self.encoder(x))
         loss = contrastive_loss(z)  # of all examples, equal on every replica
 
-    What is computed from the result alone is equal on every replica, counts once, and may
-    be any function. Gradients flow back into each replica's own rows. Where a step has
-    the whole batch already, in one process and under other strategies, the result is the
-    tensor itself.
+    A value computed from the result alone is equal on every replica, counts once, and
+    may be any function. Gradients flow back into each replica's own rows. Where a step
+    has the whole batch already, in one process and under other strategies, the result
+    is the tensor itself.
 
     Cost: about twice the bytes of all rows over every worker's link, and as much again
     for their gradient.

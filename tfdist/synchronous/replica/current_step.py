@@ -1,4 +1,4 @@
-"""What the strategies' exchanges ask of the step that this thread traces, if it does."""
+"""Queries of the strategies' exchanges about the step that this thread traces."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -61,10 +61,10 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
 
 
 def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
-    """Returns what a copy of a variable that a read combines gets, in place of a value.
+    """Returns the value that a copy gets of a variable which a read combines.
 
-    All copies together then hold the sum over the examples. What is the same on every
-    replica counts on each, as TensorFlow documents.
+    All copies together then hold the sum over the examples. A value that is the same on
+    every replica counts on each, as TensorFlow documents.
 
     Raises:
         NotAdditiveError: If it is computed from examples and is no sum over them.
@@ -96,13 +96,13 @@ def check_not_within(what: str, instead: str) -> None:
 
 
 def note_equal(values: Any) -> None:
-    """Takes note of what all replicas have alike, if this thread is in a step."""
+    """Notes what all replicas have alike, if this thread is in a step."""
     if (step := _step()) is not None:
         step.is_same(values)
 
 
 def note_shapes(values: Sequence[Any]) -> None:
-    """Takes note of what a step of this thread exchanges, if it is in a step."""
+    """Notes what a step of this thread exchanges, if it is in a step."""
     if (step := _step()) is not None:
         step.note_shapes(values)
 
@@ -129,9 +129,9 @@ def exchanging() -> Iterator[None]:
 
 
 def has_reduced_gradients() -> bool:
-    """Whether this thread traces a step in which all replicas have added up gradients.
+    """Returns True if this thread traces a step in which replicas add up gradients.
 
-    Keras's optimizers ask for a merge call after that. What is left is equal on every
+    Keras's optimizers ask for a merge call after that. The rest is equal on every
     replica: no merge call is needed, nor is one possible within a condition, such as
     that of accumulated gradients.
     """

@@ -1,4 +1,4 @@
-"""How replicas create variables; some have copies that differ, since a read adds them up."""
+"""Variables of replicas, some with different copies that a read adds up."""
 
 import functools
 import weakref
@@ -16,7 +16,7 @@ _handles: list[weakref.ref[Any]] = []
 def created(
     create: Callable[..., Any], next_creator: Callable[..., Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Creates a variable, and takes note if its copies are combined when it is read.
+    """Creates a variable, and notes whether its copies are combined when it is read.
 
     Keras marks variables such as an optimizer's counters as written by the first replica.
     Every replica writes the same value to them anyway. Having TensorFlow copy the first
@@ -53,5 +53,5 @@ def _written(
 
 
 def is_on_read(handle: Any) -> bool:
-    """Returns whether a handle is that of a copy of such a variable."""
+    """Returns True if a handle is that of a copy of such a variable."""
     return any(each() is handle for each in _handles)

@@ -1,4 +1,4 @@
-"""Which losses and metrics of Keras replicas may compute from parts of the batch.
+"""Losses and metrics of Keras that replicas may compute from parts of the batch.
 
 Whatever is not listed is computed on the whole batch, which is right for any function and
 costs the bytes of its outputs.
@@ -41,7 +41,7 @@ _METRICS = """
 
 
 def is_separable(loss_or_metric: Any, y_pred: Any) -> bool:
-    """Returns whether a loss or metric is one of Keras's own that separate over examples.
+    """Returns True if a loss or metric of Keras's own separates over examples.
 
     Its value, or its state, for a batch then follows from sums over parts of the batch.
 
@@ -68,12 +68,12 @@ def _wrapped(loss_or_metric: Any) -> Any:
 
 
 def _divides_by_weights(loss_or_metric: Any) -> bool:
-    """Returns whether a loss divides by the sum of the weights, a ratio of two sums."""
+    """Returns True if a loss divides by the sum of the weights, a ratio of two sums."""
     return getattr(loss_or_metric, "reduction", None) == "mean_with_sample_weight"
 
 
 def _has_own_axis(loss_or_metric: Any, rank: int) -> bool:
-    """Returns whether an `axis` of a loss is not that of the examples."""
+    """Returns True if an `axis` of a loss is not that of the examples."""
     axis = _tf.function_options(loss_or_metric).get("axis")
     return not isinstance(axis, int) or axis % rank != 0
 

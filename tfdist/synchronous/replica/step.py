@@ -151,7 +151,7 @@ class ReplicaStep:
         return tf.nest.pack_sequence_as(gradients, flat)
 
     def note_shapes(self, values: Sequence[Any]) -> None:
-        """Takes note of whether what it exchanges has the same shape in every step."""
+        """Notes whether what it exchanges has the same shape in every step."""
         self.shapes += [
             not isinstance(each, tf.IndexedSlices) and each.shape.is_fully_defined()
             for each in values
@@ -254,7 +254,7 @@ class ReplicaStep:
                     )
 
     def states_in(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the states of metrics, as they were read, that a sum has in it.
+        """Returns the metric states that a sum was computed from.
 
         They count on a replica without rows, too: it has those of earlier steps. Without a
         graph they cannot be seen.
@@ -277,7 +277,7 @@ class ReplicaStep:
         return found
 
     def sees(self, variable: Any) -> None:
-        """Takes note of a Keras variable that the step assigns, as opposed to others."""
+        """Notes a Keras variable that the step assigns, as opposed to others."""
         self.assigned.add(id(_tf.value_of(variable).handle))
 
     def wrote(self, variable: Any, value: Any) -> None:

@@ -92,7 +92,7 @@ def _error_of(step: ReplicaStep, value: tf.Tensor) -> IndivisibleLossError:
 def _part_of_terms(
     step: ReplicaStep, value: tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the part of a number of kind LINEAR, and what it is computed from."""
+    """Returns the part of a LINEAR number, and the numbers it is computed from."""
     if step.known_kinds is not None:
         raise _error_of(step, value)
     return computed_from_parts(
@@ -125,8 +125,7 @@ def weighed_targets(
     Args:
         step: The replica's step.
         targets: The tensors whose sum is differentiated.
-        output_gradients: The factor of each target's gradient, of its shape; None for
-            ones.
+        output_gradients: Factors of the targets' gradients, of their shapes, or None.
 
     Raises:
         IndivisibleLossError: If a target is no sum of means and sums over examples.

@@ -48,8 +48,9 @@ def settle_written(step: ReplicaStep) -> None:
 def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
     """Returns the whole batch's value of a variable, or None for a mean over examples.
 
-    Sums, also with means and constants, become those of the whole batch immediately: what the step computes from the variable next then covers the whole batch too. Means
-    can wait for `settle_written`, and so can all by the user's word.
+    Sums, also with means and constants, become those of the whole batch immediately, so
+    that later computations of the step from the variable cover the whole batch, too.
+    Means can wait for `settle_written`, and so can all if `step.is_mean`.
 
     Cost: one message per such variable.
 
@@ -68,9 +69,10 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
         step.check_can_exchange()
         raise NotAdditiveError(
             f"{variable.path} is set to a value that each replica computes from its own "
-            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is not known to be a sum or mean "
-            "over examples (it holds examples, or is a maximum or a ratio), so they cannot "
-            f"agree on one. Assign sums and means over examples. {remedies()}"
+            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is "
+            "not known to be a sum or mean over examples (it holds examples, or is a "
+            "maximum or a ratio), so they cannot agree on one. Assign sums and means over "
+            f"examples. {remedies()}"
         )
     return exchanged(step, [part_of(step, value)])[0]
 

@@ -1,1 +1,1 @@
-"""What runs the rounds of `tfdist.research.federated` on TensorFlow: clients' training, simulation."""
+"""Execution of federated rounds on TensorFlow: clients' training and simulation."""

@@ -1,4 +1,4 @@
-"""What a model and a client's examples must be, before a graph is made of them."""
+"""Checks of a model and clients' examples before a graph is made of them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tfdist.research.federated.averaging import FederatedAveraging
 def check_model(model: Any) -> None:
     """Checks that clients can train a model: built, compiled, without a step of its own."""
     if not isinstance(model, keras.Model):
-        raise TypeError(f"model is a keras.Model; received {type(model).__name__}")
+        raise TypeError(f"model must be a keras.Model; received {type(model).__name__}")
     if model.built and not model.weights:
         raise ValueError(
             f"the model {model.name!r} has no weights: there is nothing to train"
@@ -58,10 +58,10 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
 
 
 def count(examples: Any, client: int) -> int:
-    """Returns how many examples there are, of which each array has as many."""
+    """Returns how many examples there are, the same in each array."""
     if not isinstance(examples, tuple) or not 2 <= len(examples) <= 3:
         raise ValueError(
-            f"the examples of client {client} are (x, y) or (x, y, sample_weight); "
+            f"the examples of client {client} must be (x, y) or (x, y, sample_weight); "
             f"received {type(examples).__name__}"
         )
     sizes = {len(each) for each in tf.nest.flatten(examples)}
@@ -81,7 +81,7 @@ def specs_of(examples: Any) -> Any:
 
 
 def kind_of(examples: Any) -> list[tuple[Any, ...]]:
-    """Returns what all clients' examples have in common: shapes of one, and dtypes."""
+    """Returns the common kind of all clients' examples: shapes of one, and dtypes."""
     return [
         (tuple(each.shape[1:]), tf.as_dtype(each.dtype).name)
         for each in tf.nest.flatten(examples)

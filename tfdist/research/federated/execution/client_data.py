@@ -1,4 +1,4 @@
-"""Which client has which examples: one set of arrays that is split, or a function."""
+"""Examples of each client, from one set of arrays that is split or from a function."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple

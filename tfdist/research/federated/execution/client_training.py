@@ -18,11 +18,11 @@ from tfdist.research.federated.averaging import (
 from tfdist.research.federated.client_update import ClientUpdate
 from tfdist.research.federated.execution import checks
 
-_CALL_BYTES = 2**27  # Of the updates that one call returns.
+_CALL_BYTES = 2**27  # The most that one call returns.
 
 
 class ClientTraining:
-    """Makes updates: what local steps from the server's weights have changed.
+    """Makes updates: the changes of local steps from the server's weights.
 
     It trains with the loss and the optimizer that the model was compiled with. Each client
     begins each round with a fresh state of the optimizer, as federated averaging has it.
@@ -274,7 +274,7 @@ class ClientTraining:
 
 
 def _bounds(batches: Sequence[LocalBatches]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each batch begins among all rows, and each client among all batches."""
+    """Returns the bounds of batches among all rows, and of clients among batches."""
     sizes = np.concatenate([each.sizes for each in batches])
     steps = [len(each.sizes) for each in batches]
     return (

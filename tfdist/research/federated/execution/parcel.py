@@ -1,4 +1,4 @@
-"""What travels between the workers of a simulation."""
+"""Messages between the workers of a simulation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from tfdist.research.federated.client_update import ClientUpdate
 
 
 class Parcel(NamedTuple):
-    """What travels between workers: plain data, as JSON has it, and floats of any shape."""
+    """A message between workers: JSON-compatible data, and floats of any shape."""
 
     header: dict[str, Any]
     array: np.ndarray

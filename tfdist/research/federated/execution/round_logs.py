@@ -1,4 +1,4 @@
-"""What a user sees of a round: logs, a line, Keras callbacks."""
+"""Logs of a round for the user: as a line of text, and for Keras callbacks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ Logs = dict[str, float]
 def callback_list(
     model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], rounds: int
 ) -> keras.callbacks.CallbackList:
-    """Returns callbacks for which a round is an epoch without batches."""
+    """Returns callbacks that take a round for an epoch without batches."""
     return keras.callbacks.CallbackList(
         list(callbacks), model=model, epochs=rounds, steps=0, verbose=0
     )

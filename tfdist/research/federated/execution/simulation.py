@@ -29,7 +29,7 @@ _log = logging.getLogger("tfdist")
 
 
 class Simulation:
-    """Runs federated averaging over simulated clients, of which there can be thousands.
+    """Runs federated averaging over simulated clients, even thousands of them.
 
     The model gives the weights to begin with, and has the server's weights after each
     round. Clients train with the loss and the optimizer of its `compile`, by
@@ -51,22 +51,21 @@ class Simulation:
             whose examples count and not its batches.
         split: Row numbers per client, as `tfdist.research.federated.iid` and its siblings return
             them; for a function, the number of clients.
-        behavior: Who vanishes, is slow or attacks.
+        behavior: The clients' dropout, delays and attacks.
         workers: `tfdist.research.federated.Workers()` on a cluster; None: this process alone.
         keep_contributions: Whether the server keeps what each client has added, so that
             `leave` can take it out.
-        checkpoint_dir: Where the server's state is written after each round, and read by
-            `run` of a program that was started again.
+        checkpoint_dir: The directory to which the server's state is written after each
+            round, and from which `run` of a restarted program reads it.
 
     Attributes:
         averaging: The algorithm.
         server: The server: its weights, its rounds.
-        training: What trains clients here; `training.steps` counts their steps.
+        training: The training of clients here; `training.steps` counts their steps.
 
     Raises:
         TypeError: If an argument has another type.
-        ValueError: If the model cannot be trained by clients, or arguments do not fit each
-            other.
+        ValueError: If clients cannot train the model, or arguments do not fit together.
     """
 
     def __init__(
@@ -207,7 +206,7 @@ class Simulation:
         )
         if not self._workers.is_server:
             return {}
-        # Those of a worker that was lost meanwhile are not among them.
+        # Clients of a worker that was lost meanwhile are not among them.
         arrived = sum(parcel.header["answered"] for parcel in parcels)
         counts = self.server.finish_round(self._sent(unpacked(parcels)))
         self.training.vector.write(self.server.weights)
@@ -241,7 +240,7 @@ class Simulation:
         return updates, answered
 
     def _sent(self, updates: list[ClientUpdate]) -> list[ClientUpdate]:
-        """Returns what clients send, attackers included, of what they have computed."""
+        """Returns the updates that clients send, attackers included."""
         if self._behavior.attack is None or not updates:
             return updates
         changes = np.stack([each.change for each in updates])
@@ -253,7 +252,7 @@ class Simulation:
 
     @property
     def _is_mean_enough(self) -> bool:
-        """Whether a worker may send the mean of its clients' updates in place of them."""
+        """True if a worker may send one mean of its clients' updates instead."""
         return (
             self._workers.num_workers > 1
             and self.averaging.rule == WeightedMean()
@@ -284,7 +283,7 @@ class Simulation:
             server_file.save(self._directory, self._about, self.server.state())
 
     def _receive(self) -> None:
-        """Sends what the server knows to all workers."""
+        """Sends the server's state to all workers."""
         server, model = self.server, self._model
         header = {
             "round": server.round_index,

@@ -69,8 +69,8 @@ class Workers(JoinsOnce):
         joined = join(config, startup_timeout, peer_timeout, "federated.Workers")
         MEMBERSHIP.joined(self)
         self._exchange, self._names = joined.exchange, joined.names
-        # Who only sends to the server waits for no message of it. Its next messages would
-        # say to a server that joins just then that it was started again: `is_expected`.
+        # A worker that only sends never waits for the server. Its next messages would
+        # tell a server that joins just then that it was restarted (`is_expected`).
         self._exchange.barrier()
         self._server = self._exchange.members.lead
         status.publish(config, joined.mailboxes.server)
@@ -82,12 +82,12 @@ class Workers(JoinsOnce):
 
     @property
     def num_workers(self) -> int:
-        """How many take part."""
+        """The number of workers that take part."""
         return len(self._exchange.members.present)
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes came to this worker from others."""
+        """The number of bytes that this worker has received from others."""
         return self._exchange.received_bytes
 
     def share(self, clients: Sequence[int]) -> list[int]:

@@ -31,7 +31,7 @@ class ArrayLayout:
         self.dtype = np.dtype(np.float64 if doubles else np.float32)
 
     def vector(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns arrays as a vector: (parameters,). Those of another model are refused."""
+        """Returns arrays as a vector, (parameters,); refuses another model's arrays."""
         shapes = {name: each.shape for name, each in arrays.items()}
         if shapes != self.shapes:
             raise ValueError(

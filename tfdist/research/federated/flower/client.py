@@ -14,7 +14,7 @@ from tfdist.research.federated.execution.client_training import ClientTraining
 from tfdist.research.federated.flower.array_layout import ArrayLayout, layout_of
 from tfdist.research.federated.flower.averaging_strategy import arrays_of, record_of
 
-# Of the last app that was called in this process. Flower's simulation sends the app with
+# The last app that was called in this process. Flower's simulation sends the app with
 # every message, and a new graph for each would take longer than the training.
 _local: dict[str, tuple[ClientTraining, ArrayLayout]] = {}
 

@@ -1,8 +1,7 @@
-"""Which of Flower's nodes is which client.
+"""Assignment of Flower's nodes to clients.
 
 Flower draws a node's id anew when it starts again. The algorithm draws clients and the
-order of their examples by number, so a node says which client it is, and the server
-remembers.
+order of their examples by number, so a node tells the server which client it is.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 A microbatch, under PipelineStrategy, from the layers of a model to their gradients:
 `assign` (which layer is in which stage; under "auto" `nominal` estimates layers, and `cut`
-tries cuts of a `chain` by the simulated `step_time`) -> `tfdist/research/model_parallel/splitting/nodes` (parts in
+tries cuts of a `chain` by the simulated `step_time`) -> `splitting/nodes` (parts in
 place of a split layer) -> `pipeline` (their stages, and what crosses the cuts) ->
 `extended` (variables to the devices of their stages) -> `steps` (a step as one graph) ->
 `microbatches` (divides a batch) -> `tfdist/research/model_parallel/schedule` (the order of its

@@ -14,9 +14,9 @@ from tfdist.research.model_parallel.pipeline.pipeline import Stage
 
 @contextlib.contextmanager
 def scaled_activities(operation: Any, share: float) -> Iterator[None]:
-    """Weighs what activity regularizers add by a microbatch's share of a batch's rows.
+    """Weighs the losses of activity regularizers by a microbatch's share of rows.
 
-    What layers add is weighted by that share, as a mean over examples must be. Keras
+    Layers' losses are weighted by that share, as a mean over examples must be. Keras
     added sums over examples in older versions; they are divided by the share here.
     """
     given = []
@@ -36,7 +36,7 @@ def scaled_activities(operation: Any, share: float) -> Iterator[None]:
 
 @functools.cache
 def _activities_are_sums() -> bool:
-    """Whether this Keras adds the sum of a regularizer's values, and not their mean."""
+    """Returns True if this Keras adds a regularizer's sum of values, not the mean."""
     # In a scope of its own, or the loss would count in that of a replica's copies.
     with tf.init_scope(), keras.StatelessScope(collect_losses=True) as scope:
         keras.layers.ActivityRegularization(l2=1.0, name="of_two_rows")(tf.ones((2, 1)))

@@ -66,7 +66,7 @@ def _is_whole(number: Any) -> bool:
 
 
 def checked_recompute(recompute: Any) -> bool:
-    """Returns whether activations are computed again."""
+    """Returns True if activations are computed again."""
     if not isinstance(recompute, bool):
         raise PipelineError(f"recompute must be True or False; received {recompute!r}")
     return recompute
@@ -174,7 +174,7 @@ def stages_of(plan: LayerPlan) -> list[PlannedStage]:
     devices: list[int] = []
     stage_of: dict[str, int] = {}
     for node in plan.graph.order:
-        # Inputs are nowhere: whoever needs one has it.
+        # Inputs have no stage: each stage that needs one has it.
         taken = [_layer_of(each) for each in sources[node]]
         if not taken:
             continue

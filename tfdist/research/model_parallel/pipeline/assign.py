@@ -1,4 +1,4 @@
-"""Which stage each call of a layer belongs to."""
+"""Assignment of the calls of layers to stages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def _as_planned(
     listed = {
         name: number for number, each in enumerate(stages) for name in each.layers
     }
-    # What cuts and joins a split layer is where its tensors are, if a plan lacks it.
+    # Cuts and joins of a split layer that a plan lacks are where their tensors are.
     needed = {
         each.operation.name: getattr(each, "layer", None)
         for each in nodes

@@ -1,4 +1,4 @@
-"""A model in one order of its layers, and what stages of it cost."""
+"""A model in one order of its layers, and the costs of its stages."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -12,11 +12,11 @@ OUTPUTS = "outputs"
 """The name of a node that is no layer: it takes a model's outputs, in the last stage."""
 
 Ends = tuple[int, ...]
-"""Where each stage but the last ends: the number of the first piece of the next one."""
+"""The end of each stage but the last: the number of the next one's first piece."""
 
 
 class _Tensor(NamedTuple):
-    """What a piece gives to those of these numbers, its bytes, and whether these return."""
+    """A tensor from one piece to others, its bytes, and whether it has a gradient."""
 
     source: int
     targets: list[int]
@@ -75,7 +75,7 @@ class Chain:
             tensor.targets.append(pieces[edge.target])
         for each in tensors.values():
             each.targets.sort()
-            # What stays in its piece crosses no cut.
+            # A tensor that stays in its piece crosses no cut.
             if each.targets[-1] > each.source:
                 yield each
 
@@ -111,7 +111,7 @@ class Chain:
         return [max(self._in_stages(each, ends)) for each in self._sums[2:]]
 
     def costs(self, ends: Ends) -> StageCosts:
-        """Returns what the stages of a cut compute and send."""
+        """Returns the costs of the stages of a cut."""
         stage_of = self._stages_of_pieces(ends)
         sizes: dict[tuple[int, int], int] = {}
         for source, targets, size, has_gradient in self._tensors:

@@ -1,4 +1,4 @@
-"""The variables with which a replica of a stage computes, or copies; and sums of gradients."""
+"""Variables of a stage's replicas, or their copies, and sums of gradients."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tfdist.research.model_parallel.pipeline.pipeline import Stage
 from tfdist.research.model_parallel.pipeline.recompute import Found, refuse_weight
 
 LossesOf = Callable[[Any], list[Any]]
-"""Returns what the last call of an operation passed to `add_loss`."""
+"""Returns the losses that the last call of an operation added."""
 
 
 class Originals:
@@ -41,8 +41,8 @@ class Originals:
 class Copies:
     """Copies of the variables of a stage on the device of one of its replicas.
 
-    They are made once a step. What layers assign, as the averages of BatchNormalization, is
-    seen by the microbatches of the same replica only.
+    They are made once a step. Assignments of layers, as of the averages of
+    BatchNormalization, are seen by the microbatches of the same replica only.
 
     Cost: the bytes of the variables that live on another device.
     """
@@ -98,9 +98,9 @@ def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
 
 
 def assign_changes(replicas: list[Copies]) -> None:
-    """Assigns what the layers of a stage have changed: the mean over its replicas.
+    """Assigns the changes of a stage's layers: the mean over its replicas.
 
-    Of integers, as the states of random generators, what the first replica has.
+    Integers, as the states of random generators, are the first replica's.
     """
     found: dict[int, tuple[keras.Variable, list[Any]]] = {}
     for copies in replicas:

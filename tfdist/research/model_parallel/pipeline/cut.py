@@ -1,4 +1,4 @@
-"""Where a model is cut into consecutive stages, so that a step takes least time."""
+"""Cuts of a model into consecutive stages that minimize the time of a step."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,8 +11,8 @@ from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.pipeline.step_time import Execution, step_seconds
 from tfdist.research.model_parallel.stages import ROUNDING, shortest
 
-# Of an order of the layers at most this many cuts are tried, and fewer if their tasks, with
-# a message each, and tensors are more than this in all: about a second.
+# The most cuts that are tried, fewer if their tasks (with a message each) and tensors
+# are more than this effort in all: about a second.
 _TRIED = 1_500
 _EFFORT = 1_000_000
 _LIMITS = 8

@@ -1,4 +1,4 @@
-"""How `fit` trains under a `PipelineStrategy`."""
+"""Training by `fit` under a `PipelineStrategy`."""
 
 import contextlib
 import weakref
@@ -39,7 +39,7 @@ class PipelineDriver(DefaultDriver):
         self._keeper = Keeper(strategy.checkpoints, OneProcess, self.join)
 
     def train_function(self, model: Any) -> Callable[[Any], Any]:
-        """Returns what trains on the next batches of an iterator."""
+        """Returns the function that trains on the next batches of an iterator."""
         run = super().train_function(model)
 
         def to_the_end(batches: Any) -> Any:
@@ -138,9 +138,9 @@ class PipelineDriver(DefaultDriver):
     def running(
         self, model: Any, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
-        """Refuses models before their first step; at an error, forgets what is under way."""
+        """Refuses models before their first step; an error drops batches in flight."""
         refusals.check(model)
-        # What a step returns is waited for after it, where Keras and callbacks read it.
+        # Keras and callbacks wait for the results of a step when they read them.
         with self._needing_workers():
             if method != "fit":
                 yield
@@ -180,7 +180,7 @@ class PipelineDriver(DefaultDriver):
         return telling_the_ends(epoch_iterator, steps)
 
     def join(self) -> None:
-        """Passes all batches that are under way through all stages."""
+        """Passes all batches that are in flight through all stages."""
         for flow in self._flows:
             flow.drain()
 

@@ -16,7 +16,7 @@ from tfdist.research.model_parallel.pipeline.tasks import Tasks
 
 
 class End:
-    """What the last stage of a step computes besides its tasks.
+    """The computations of a step's last stage besides its tasks.
 
     With `by_part` each microbatch goes backward from its own loss, before that of the whole
     batch is known. The loss is multiplied by the scale against underflow.

@@ -1,4 +1,4 @@
-"""What a pipeline refuses."""
+"""The error about models that a pipeline cannot train."""
 
 from tfdist._support.refusal import RefusalError
 

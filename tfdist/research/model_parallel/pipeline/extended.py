@@ -100,14 +100,14 @@ _beside: dict[int, Any] = {}
 
 
 def _note_beside(variable: tf.Variable, other: tf.Variable) -> None:
-    # By identity, for variables have no hash; weak, or the old copy of a variable that
-    # has moved would stay in memory.
+    # Keyed by identity, because variables have no hash. Weak, or the old copy of a
+    # variable that has moved would stay in memory.
     _beside[id(variable)] = weakref.ref(other)
     weakref.finalize(variable, _beside.pop, id(variable), None)
 
 
 def _noted_beside(variable: tf.Variable) -> Any:
-    """Returns the variable next to which this one was created, or None."""
+    """Returns the variable that this one was created next to, or None."""
     noted = _beside.get(id(variable))
     return noted() if noted is not None else None
 

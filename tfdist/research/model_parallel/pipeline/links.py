@@ -1,4 +1,4 @@
-"""What stages leave for each other from one step to a later one, and in what form."""
+"""Values that stages leave for each other for a later step, and their form."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ _as_written = tf.autograph.experimental.do_not_convert
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make values of tensors again.
+    """Instructions to rebuild values from tensors.
 
     Attributes:
-        structure: What `tf.nest` makes of the values.
+        structure: The structure of the values, for `tf.nest`.
         kinds: For each value its type, None for no value, or "tensor".
         masked: Whether each value has a mask, which is the tensor after it.
     """
@@ -94,7 +94,7 @@ class StageFunction:
                 return given
 
             self._traced = _tf.function(on_tensors, recipe.specs)
-        # What follows, such as the optimizer's update, is placed where its inputs are.
+        # Later operations, such as the update, are placed where their inputs are.
         with on(self._device):
             copies = [tf.identity(each) for each in self._traced(*tensors)]
         assert self._results is not None
@@ -158,11 +158,11 @@ class StageLink:
         self._boxes[0].put(values)
 
     def send_on(self) -> None:
-        """Sends, in the next step, what waits at the sender."""
+        """Sends, in the next step, the values that wait at the sender."""
         self._boxes[1].put(self._boxes[0].take())
 
     def take(self) -> Any:
-        """Returns what was sent first."""
+        """Returns the values that were sent first."""
         return self._boxes[-1].take()
 
 
@@ -172,7 +172,7 @@ class StageLinks:
     Attributes:
         wanted: The tensors that each stage needs, by identity: those that it takes,
             and at the last one all outputs of the model that others compute.
-        between: What goes from a stage to a later one, for each such pair.
+        between: The tensors from a stage to a later one, for each such pair.
         losses: From each stage but the last, what its layers passed to `add_loss`.
         batches: For each stage, what it needs of the batches that it computes next.
         kept: For each stage, what it took of a batch, until the gradient of that comes.
@@ -209,13 +209,13 @@ class StageLinks:
         return [each for each in self.wanted[stage] if each not in made]
 
     def put(self, stage: int, values: ByMicrobatch) -> None:
-        """Sends what a stage has computed."""
+        """Sends the results of a stage."""
         for (sender, to), ids in self.between.items():
             if sender == stage:
                 self._ways[sender, to].put({each: values[each] for each in ids})
 
     def arrived(self, stage: int) -> ByMicrobatch:
-        """Returns what a stage needs of earlier ones."""
+        """Returns the values that a stage needs from earlier ones."""
         found: ByMicrobatch = {}
         for sender, to in self.between:
             if to == stage:
@@ -223,7 +223,7 @@ class StageLinks:
         return found
 
     def put_back(self, stage: int, gradients: ByMicrobatch) -> None:
-        """Sends gradients to the stages that computed what this one took."""
+        """Sends gradients back to the stages whose results this one took."""
         for (sender, to), ids in self.between.items():
             if to == stage:
                 self._ways[to, sender].put({each: gradients[each] for each in ids})
@@ -234,7 +234,7 @@ class StageLinks:
         return [self._ways[to, sender].take() for sender, to in pairs]
 
     def send_on(self, forward: Collection[int], backward: Collection[int]) -> None:
-        """Sends what waits at its senders."""
+        """Sends the values that wait at their senders."""
         for (sender, to), link in self._ways.items():
             if sender in (forward if sender < to else backward):
                 link.send_on()

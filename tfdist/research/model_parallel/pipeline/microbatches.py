@@ -84,7 +84,7 @@ def carried(value: Any) -> Any:
 
 
 class Form:
-    """How a batch is made of a flat list of tensors.
+    """The structure of a batch, which packs a flat list of tensors.
 
     Functions that are traced keep it, so it has no tensor.
 
@@ -108,7 +108,7 @@ class Form:
 
 
 def tensors_of(batch: Any) -> list[Any]:
-    """Returns what is there of a batch, as tensors."""
+    """Returns the present parts of a batch, as tensors."""
     # In the order of `BatchStructure`, which Keras's own trees may not have.
     leaves = tf.nest.flatten(batch)
     return [_as_tensor(each) for each in leaves if _is_present(each)]

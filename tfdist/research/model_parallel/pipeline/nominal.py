@@ -1,4 +1,4 @@
-"""What layers, devices and links are taken for where nothing is measured.
+"""Assumed costs of layers, devices and links, for use where nothing is measured.
 
 Only the ratios of these numbers matter for where a model is cut: all times of a step grow
 with the rows of a batch, except for the latency of a link.
@@ -24,7 +24,7 @@ NETWORK = Link(1.25e9, 50e-6)
 
 
 class Speed(NamedTuple):
-    """What a device computes per second, and the bytes of memory that it reaches."""
+    """A device's computations per second, and the bytes that it reaches in memory."""
 
     flops: float
     bandwidth: float
@@ -36,7 +36,7 @@ WITHIN_CPU, WITHIN_GPUS = Link(CPU.bandwidth), Link(1e10, 10e-6)
 
 
 def speed_of(devices: Sequence[str]) -> Speed:
-    """Returns what each of the devices is taken for: a GPU if one is.
+    """Returns the assumed speed of each of the devices: a GPU's if one is a GPU.
 
     >>> speed_of(["/job:worker/task:0/device:CPU:0"]) == CPU
     True

@@ -96,7 +96,7 @@ class _PartOfBatch(Computation):
         )
 
     def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """Returns what the examples of the microbatch add to the loss of the batch."""
+        """Returns the microbatch's share of the loss of the batch."""
         reduction = getattr(loss, "reduction", None)
         is_mean = reduction in _MEANS or (
             reduction == "mean_with_sample_weight" and sample_weight is None

@@ -1,4 +1,4 @@
-"""A model cut into stages: which of its layers are where, and what crosses the cuts."""
+"""A model cut into stages: the place of its layers, and the tensors across cuts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Stage:
         nodes: The calls of layers, in the order in which they are computed.
         takes: The symbolic tensors, by identity, that come from the batch or from earlier
             stages.
-        gives: Those that later stages or the loss take.
+        gives: The tensors that later stages or the loss take.
     """
 
     devices: tuple[str, ...]
@@ -157,8 +157,8 @@ def _with_parts(
     those that follow, in turn. Parts wait for each other nowhere, so that they compute at
     the same time. `numbers` has the stage of each layer or operation, by identity.
     """
-    # What sorts as data flows: a stage, how many changes between parts and the rest came
-    # before in it, and a device.
+    # A key that sorts as data flows: a stage, the number of changes between parts and
+    # the rest that came before in it, and a device.
     keys: list[tuple[int, int, int]] = []
     made: dict[int, tuple[int, int, int]] = {}
     owner: dict[int, tuple[int, int, int]] = {}
@@ -169,7 +169,7 @@ def _with_parts(
         home = available.index(devices[stage])
         sources = [made[id(e)] for e in node.input_tensors if id(e) in made]
         if getattr(node, "is_cut", False) and sources:
-            # Where the tensor is, so that no more than its part is sent.
+            # Cut where the tensor is, so that no more than its part is sent.
             key = sources[0]
         else:
             is_part = part is not None

@@ -13,7 +13,7 @@ Draws = list[Any]
 """The seeds that a forward task has drawn, in their order."""
 
 Found = dict[int, tuple[Any, Any]]
-"""Variables that a task assigns, and what they had before it, by their identity."""
+"""Variables that a task assigns, and their values before it, by identity."""
 
 
 # Odd, so that replicas have different seeds for any first one.
@@ -27,7 +27,7 @@ class Drawing(Computation):
         self._draws, self._replica, self._found = draws, replica, found
 
     def assign(self, variable: Any, value: Any) -> Any:
-        """Keeps what a variable has before its first assignment."""
+        """Keeps the value of a variable before its first assignment."""
         refuse_weight(variable)
         if id(variable) not in self._found:
             self._found[id(variable)] = variable, tf.identity(variable.value)
@@ -36,7 +36,7 @@ class Drawing(Computation):
     def assign_add(
         self, keras_add: Callable[..., Any], variable: Any, value: Any
     ) -> Any:
-        """Keeps what a variable has before its first assignment."""
+        """Keeps the value of a variable before its first assignment."""
         self.assign(variable, value)
         return keras_add(variable, value)
 
@@ -76,7 +76,7 @@ def refuse_weight(variable: Any) -> None:
 def refusing_unrepeatable() -> Iterator[None]:
     """Refuses operations that computing again would not repeat, or would do twice.
 
-    What layers draw or assign through Keras adds none of them here.
+    Draws and assignments of layers through Keras add none of them here.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())

@@ -1,4 +1,4 @@
-"""What a pipeline cannot train, said before the first step."""
+"""Checks before the first step for what a pipeline cannot train."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 def check(model: Any, *needed: str) -> None:
-    """Refuses a model of which a pipeline would compute something else.
+    """Refuses a model whose computation a pipeline would change.
 
     `needed` are the methods that steps in stages would replace; all of them by default.
     """
@@ -58,7 +58,8 @@ def check_stale(model: Any) -> None:
     if what:
         raise PipelineError(
             f"the optimizer {optimizer.name!r} {what}; with max_staleness above 0 stages "
-            "compute different batches in a step. Leave that out (clipnorm is by weight), or use max_staleness=0"
+            "compute different batches in a step. Leave that out (clipnorm is by weight), "
+            "or use max_staleness=0"
         )
 
 

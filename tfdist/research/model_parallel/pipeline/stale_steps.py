@@ -177,7 +177,7 @@ class StaleSteps:
         return list(sums)
 
     def _gradients(self, tasks: Tasks, stage: int) -> tuple[list[Any], ByMicrobatch]:
-        """Returns the gradients by the weights of a stage, and by what it takes."""
+        """Returns the gradients by the weights of a stage, and by its inputs."""
         wanted, every = self._links.wanted[stage], range(len(self._parts))
         by_taken = [tasks.gradients(m, wanted) for m in every]
         return tasks.sums(stage), _by_id(wanted, by_taken)
@@ -185,7 +185,7 @@ class StaleSteps:
     def _end(
         self, values: ByMicrobatch, batch: Any, losses: Sequence[Any]
     ) -> tuple[Any, list[Any]]:
-        """Adds what the last stage does: a batch forward and backward, and its logs."""
+        """Adds the last stage's part: a batch forward and backward, and its logs."""
         stage = self._last
 
         def compute(values: Any) -> Any:
@@ -231,7 +231,7 @@ def _by_id(ids: Sequence[int], parts: Sequence[Sequence[Any]]) -> ByMicrobatch:
 
 
 class Flow:
-    """The batches that are under way through the stages of a model.
+    """The batches that are in flight through the stages of a model.
 
     All of them have the same form; before one of another form comes, they pass to the end.
     """
@@ -260,7 +260,7 @@ class Flow:
         self._logs = {}
 
     def feed(self, batch: Any) -> dict[str, Any]:
-        """Takes in a batch; returns the logs of those that have reached the end."""
+        """Takes in a batch; returns the logs of batches that have reached the end."""
         tensors = tensors_of(batch)
         form = Form(batch, tensors)
         if self._form is not None and form.key != self._form.key:
@@ -271,7 +271,7 @@ class Flow:
         return self._logs
 
     def drain(self) -> dict[str, Any]:
-        """Runs steps without a new batch until none is under way."""
+        """Runs steps without a new batch until none is in flight."""
         if self._form is not None:
             while self._active():
                 self._advance(None)
@@ -282,7 +282,7 @@ class Flow:
         return self._logs
 
     def forget(self) -> None:
-        """Discards what is under way, and its queues."""
+        """Discards what is in flight, and its queues."""
         self._steps.clear()
         self._functions.clear()
         self._form, self._step, self._batches = None, 0, 0

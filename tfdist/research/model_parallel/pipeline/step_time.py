@@ -1,4 +1,4 @@
-"""How long a step takes of a model that is cut into stages.
+"""Time of a step of a model that is cut into stages.
 
 Each stage keeps to the order of its schedule, so when a task starts follows from the tasks
 before it: one pass over them, without the clock and the events of `tfdist.research.simulation`,
@@ -18,7 +18,7 @@ Ways = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class Execution:
-    """How a step is computed.
+    """The way in which a step is executed.
 
     Attributes:
         schedule: The tasks of each stage.
@@ -40,14 +40,14 @@ class Execution:
         ]
 
     def computes_again(self, stage: int) -> bool:
-        """Whether the backward tasks of a stage compute its forward tasks again."""
+        """Returns True if a stage's backward tasks recompute its forward tasks."""
         if self.waits:
             return self.recompute
         return stage < self.schedule.num_stages - 1
 
 
 class StageCosts(NamedTuple):
-    """What the tasks of one microbatch cost.
+    """The costs of the tasks of one microbatch.
 
     Attributes:
         forward: Seconds of the forward task of each stage.

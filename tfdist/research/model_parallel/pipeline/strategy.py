@@ -38,8 +38,8 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 
     A step equals one process's step on the same batch, to rounding, except for what
     depends on how a batch is divided: BatchNormalization takes the statistics of each
-    microbatch, and dropout draws for each. What layers assign in a step, as the averages
-    of BatchNormalization, is the mean over replicas.
+    microbatch, and dropout draws for each. Values that layers assign in a step, as the
+    averages of BatchNormalization, become the mean over replicas.
 
     The parts of layers that `tfdist.research.split_layers` has split are on the device of their
     stage and on those that follow it, or where a plan has them.
@@ -49,7 +49,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     Otherwise they are on the logical devices of this process.
 
     Cost: with K stages and M microbatches stages idle for `(K - 1) / (M + K - 1)` of the
-    time, if they take equally long. Of each tensor that crosses a cut its bytes go
+    time, if they take equally long. The bytes of each tensor that crosses a cut go
     forward, and as many backward. With R replicas, each weight and its slots are on one
     of them (ZeRO, stage 1): in a step each device sends and receives about
     `2 (R - 1) / R` times the bytes of its stage's weights, as in a ring all-reduce.
@@ -92,9 +92,9 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     References:
         Huang et al., "GPipe: efficient training of giant neural networks using pipeline
         parallelism", NeurIPS 2019; Rajbhandari et al., "ZeRO: memory optimizations toward
-        training trillion parameter models", SC 2020, section 5.1; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B;
-        Huo, Gu and Huang, "Training neural networks using features replay", NeurIPS 2018,
-        for `max_staleness`.
+        training trillion parameter models", SC 2020, section 5.1; Narayanan et al.,
+        "PipeDream", SOSP 2019, for 1F1B; Huo, Gu and Huang, "Training neural networks
+        using features replay", NeurIPS 2018, for `max_staleness`.
     """
 
     def __init__(

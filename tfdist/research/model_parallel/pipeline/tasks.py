@@ -33,7 +33,7 @@ from tfdist.research.model_parallel.pipeline.recompute import (
 
 @dataclass
 class _Kept:
-    """What a stage keeps of a microbatch from its forward to its backward task."""
+    """Values that a stage keeps of a microbatch until its backward task."""
 
     taken: dict[int, Any]
     given: dict[int, Any] = field(default_factory=dict)
@@ -47,8 +47,8 @@ class _Replica:
     """One replica of a stage within a step.
 
     Attributes:
-        variables: What it computes with.
-        after: What its next task waits for.
+        variables: The variables that it computes with.
+        after: The operations that its next task waits for.
         sums: The sums of its gradients of the weights, or None.
     """
 
@@ -188,7 +188,7 @@ class Tasks:
         return total_of([each.sums for each in self._replicas_of(number)], weights)
 
     def assign_changes(self) -> None:
-        """Assigns what layers have changed in copies of their variables."""
+        """Assigns the changes of layers in copies of their variables."""
         for number in range(len(self._pipeline.stages)):
             copies = [each.variables for each in self._replicas_of(number)]
             assign_changes([each for each in copies if isinstance(each, Copies)])
@@ -208,7 +208,7 @@ class Tasks:
     @contextlib.contextmanager
     def _task(self, of: _Replica) -> Iterator[list[Any]]:
         results: list[Any] = []
-        # Or TensorFlow would run all microbatches at once, and keep what all of them need.
+        # Otherwise TensorFlow would run all microbatches at once, and keep all tensors.
         with on(of.device), tf.control_dependencies(of.after):
             yield results
             of.after = [tf.group(*(r for r in results if r is not None))]
@@ -241,7 +241,7 @@ class Tasks:
     def _pass_on(
         self, number: int, microbatch: int, kept: _Kept, scale: Any
     ) -> list[Any]:
-        """Returns the gradients by what was taken, and by the weights."""
+        """Returns the gradients by the inputs, and by the weights."""
         weights = self._of(number, microbatch).variables.weights
         targets, gradients = [], []
         for id, value in kept.given.items():

@@ -32,7 +32,7 @@ _BY_NUMBER = (
 
 
 def acts_by_number(activation: Any) -> bool:
-    """Whether an activation is known to take each number by itself, unlike softmax."""
+    """Returns True if an activation is known to act on each number by itself."""
     if activation is None:
         return True
     name = getattr(activation, "__name__", "")
@@ -57,7 +57,7 @@ class Dense(keras.layers.Dense):
     def __init__(self, units: int, *, parts: int, by: str = "", **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         self.split = Split(parts, by)
-        # That of the join's output, wherever that is computed.
+        # The regularizer of the join's output, wherever that output is computed.
         self._of_activity: Any = self.activity_regularizer
         self.activity_regularizer: Any = None
 
@@ -78,7 +78,7 @@ class Dense(keras.layers.Dense):
         self.built = True
 
     def pieces(self) -> Pieces:
-        """Returns what the layer is made of."""
+        """Returns the pieces of the layer."""
         return self.__pieces__
 
     def _by_columns(
@@ -214,7 +214,7 @@ class Dense(keras.layers.Dense):
 
 
 def set_from(layer: Any, store: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Sets a split layer's weights from what a file has of them, in one piece."""
+    """Sets a split layer's weights from a file's, which are in one piece."""
     found = [np.asarray(store[str(at)]) for at in range(len(store.keys()))]
     count = 2 if getattr(layer, "use_bias", False) else 1
     if [each.shape for each in found] != list(shapes[:count]):

@@ -78,7 +78,7 @@ class Embedding(keras.layers.Embedding):
         self.built: bool = True
 
     def pieces(self) -> Pieces:
-        """Returns what the layer is made of."""
+        """Returns the pieces of the layer."""
         return self.__pieces__
 
     def _part(self, at: int, start: int, end: int) -> Any:

@@ -26,7 +26,8 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
     computes what the model does, to rounding. It is saved in one piece: the weights load
     in the plain model, and in one with other parts.
 
-        model = tfdist.research.split_layers(model, {"big": 2, "table": tfdist.research.Split(4, "rows")})
+        split = {"big": 2, "table": tfdist.research.Split(4, "rows")}
+        model = tfdist.research.split_layers(model, split)
 
     Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
 
@@ -80,9 +81,9 @@ def _chosen(model: keras.Model, layers: Any) -> dict[str, Split]:
     layers = getattr(layers, "split", layers)
     if not isinstance(layers, Mapping):
         raise TypeError(
-            'the layers to split are a mapping such as {"big": 2, "table": '
-            'tfdist.research.Split(4, "rows")}, or a plan of tfdist.research.place_layers; received '
-            f"{layers!r}"
+            'the layers to split must be a mapping such as {"big": 2, "table": '
+            'tfdist.research.Split(4, "rows")}, or a plan of '
+            f"tfdist.research.place_layers; received {layers!r}"
         )
     chosen = {
         str(getattr(name, "name", name)): each

@@ -29,7 +29,7 @@ class PieceNode:
 
     @property
     def arguments(self) -> Any:
-        """What fills in the arguments: this node."""
+        """This node, which fills in the arguments itself."""
         return self
 
     def fill_in(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -40,7 +40,7 @@ class PieceNode:
 
 
 def pieces_of(operation: Any) -> Pieces | None:
-    """Returns what a layer is split into; None if it is not split."""
+    """Returns the pieces of a layer; None if it is not split."""
     is_split = isinstance(operation, Dense | Embedding)
     return operation.pieces() if is_split else None
 

@@ -1,4 +1,4 @@
-"""What a split layer is made of: its parts, what cuts their inputs, and what joins them."""
+"""Pieces of a split layer: its parts, the cuts of their inputs, and their join."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ class SplitError(ValueError):
 
 @dataclass(frozen=True)
 class Split:
-    """How a layer is split.
+    """A way to split a layer.
 
     Attributes:
         parts: The number of parts, at least 2.
