@@ -145,7 +145,7 @@ class ReplicaComputation(WholeBatchComputation):
         )
 
     def _is_updating_own_metric(self) -> bool:
-        """Returns whether a metric whose state is a sum over rows is given rows.
+        """Returns True if a metric whose state is a sum over rows is given rows.
 
         It is by its documentation, in whatever way Keras computes it.
         """
