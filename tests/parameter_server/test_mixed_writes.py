@@ -159,6 +159,7 @@ GOES_ON = {
     "soft_target": lambda v, x: 0.005 * x + (1 - 0.005) * v,
     "hard_target": lambda v, x: tf.where(x > 1, x, v),
     "hard_target_by_product": lambda v, x: blended(v, x, flag(x)),
+    "hard_target_by_two_masks": lambda v, x: v * (1 - flag(x)) + x * flag(x),
     "hard_target_in_a_branch": lambda v, x: tf.cond(x > 1, lambda: x, lambda: v + 0),
     "average": lambda v, x: v * 0.9 + x * 0.1,
     "average_by_step": lambda v, x: v * (1 - 1 / x) + x / x,

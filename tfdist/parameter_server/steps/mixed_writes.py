@@ -179,7 +179,7 @@ class _Variable:
         forms, mask = self.forms(own[0]), self._masked(own[0])
         masks = [self._masked(each) for each in terms]
         # `own * f + d * (1 - f)` is a choice, and a counter is no gradient.
-        is_choice = mask and all(each and each[1] is mask[1] for each in masks)
+        is_choice = mask and all(each and _is_same(each[1], mask[1]) for each in masks)
         if is_choice or all(constant(each) is not None for each in terms):
             return forms
         return forms - _KEPT | _ADDED if forms >= _KEPT else forms
@@ -242,3 +242,23 @@ def _variables_behind(graph: Any) -> dict[str, int]:
             found |= behind.get(each.op.name, 0)
         behind[op.name] = found
     return behind | bits
+
+
+def _is_same(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Returns True if two tensors are one, or computed alike from the same ones."""
+    pending, seen = [(one, other)], set()
+    while pending:
+        pair = pending.pop()
+        a, b = pair[0].op, pair[1].op
+        if pair[0] is pair[1] or (a, b) in seen:
+            continue
+        seen.add((a, b))
+        if (
+            (a.type, pair[0].value_index) != (b.type, pair[1].value_index)
+            or a.op_def.is_stateful
+            or a.type == "Placeholder"
+            or a.node_def.attr != b.node_def.attr
+        ):
+            return False
+        pending += zip(a.inputs, b.inputs, strict=True)
+    return True
