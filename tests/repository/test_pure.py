@@ -33,7 +33,7 @@ PURE = {
         "transformations",
     ],
     "embedding": ["cost"],
-    "embedding.growing": ["admission", "chain", "eviction"],
+    "embedding.growing": ["admission", "chain", "eviction", "pieces"],
     "federated": ["*"],
     "federated.flower": ["array_layout", "client_numbers"],
     "graph": ["*"],
