@@ -73,7 +73,8 @@ class Pieces:
                 f"and this one as {attribute}: restore it with the version of tfdist "
                 "that has written the checkpoint"
             )
-        return cls(*map(int, found.groups()))
+        num_shards, per_shard = map(int, found.groups())
+        return cls(num_shards, per_shard)
 
     @property
     def attribute(self) -> str:

@@ -10,12 +10,8 @@ import tensorflow as tf
 from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing import saving
 from tfdist.embedding.growing.admission import Admission
-from tfdist.embedding.growing.eviction import (
-    Eviction,
-    EvictRare,
-    Known,
-    decay_of,
-)
+from tfdist.embedding.growing.eviction import Eviction, EvictRare, Known, decay_of
+from tfdist.embedding.growing.export import Export
 from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
@@ -89,7 +85,7 @@ class GrowingTable:
         for part in self.parts:
             with tf.init_scope(), tf.device(device_of(part)):
                 _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
-        self._export = saving.Export(self.shards, self.parts)
+        self._export = Export(self.shards, self.parts)
         if is_split:
             self._tell_rows_in_use(self.parts)
 
