@@ -283,7 +283,7 @@ def pieces(table, slot=None):
     for name, variable in named(table, slot):
         for attribute, make in variable.factories().items():
             saveables += make(f"{name}/{attribute}")
-    return {spec.name: spec.tensor for each in saveables for spec in each.specs}
+    return {str(spec.name): spec.tensor for each in saveables for spec in each.specs}
 
 
 def in_many_pieces(table, slot=None):
@@ -316,7 +316,7 @@ def restore(saved, table, slot=None):
         (attribute,) = {each[1] for each in of_name if each[0] == name}
         assert attribute in variable.factories()
         for each in variable.factories()[attribute](f"{name}/{attribute}"):
-            tensors = [saved[spec.name] for spec in each.specs]
+            tensors = [saved[str(spec.name)] for spec in each.specs]
             # As from a file: nothing is known of their shapes.
             signature = [tf.TensorSpec(None, tensor.dtype) for tensor in tensors]
 
