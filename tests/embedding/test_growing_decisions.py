@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tfdist
-from tfdist.embedding.growing import hashing, initial_rows
+from tfdist.embedding.growing import hashing, initial_rows, pieces
 from tfdist.embedding.growing.eviction import Known, decay_of, evictions_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -30,22 +30,45 @@ def test_ids_are_mixed_by_splitmix64_s_finalizer(ids):
 
 def test_consecutive_ids_are_dealt_evenly():
     buckets = np.bincount(hashing.buckets_of(tf.constant(MANY)))
-    expected = len(MANY) / hashing.BUCKETS
-    assert len(buckets) == hashing.BUCKETS
+    expected = len(MANY) / pieces.BUCKETS
+    assert len(buckets) == pieces.BUCKETS
     # Chi squared of 255 degrees of freedom: 400 is beyond any chance.
     assert ((buckets - expected) ** 2 / expected).sum() < 400
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 7, 100, 255, 256])
 def test_each_bucket_has_the_owner_whose_bounds_have_it(num_shards):
-    bounds = [hashing.bounds_of(i, num_shards) for i in range(num_shards)]
+    bounds = [pieces.bounds_of(i, num_shards) for i in range(num_shards)]
     assert [first for first, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
-    assert bounds[-1][1] == hashing.BUCKETS
+    assert bounds[-1][1] == pieces.BUCKETS
     ids = tf.constant(MANY[:5000])
     owners = hashing.owners_of(ids, num_shards).numpy()
     buckets = hashing.buckets_of(ids).numpy()
     first, end = np.array(bounds)[owners].T
     assert ((first <= buckets) & (buckets < end)).all()
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 7, 100, 256])
+@pytest.mark.parametrize("size", [0, 200 << 20, 1 << 40])
+def test_pieces_have_each_bucket_once_and_one_ps_each(num_shards, size):
+    of_size = pieces.Pieces.of_size(num_shards, size)
+    found = list(of_size.bounds())
+    assert len(found) == num_shards * of_size.per_shard <= max(num_shards, 32)
+    assert [low for low, _ in found] == [0, *(high for _, high in found[:-1])]
+    assert found[-1][1] == pieces.BUCKETS
+    assert all(low < high for low, high in found)
+    for shard in range(num_shards):
+        first, end = pieces.bounds_of(shard, num_shards)
+        bounds = [each[1:] for each in of_size.within(first, end)]
+        assert bounds == [each for each in found if first <= each[0] and each[1] <= end]
+    assert pieces.Pieces.named(of_size.attribute) == of_size
+
+
+def test_pieces_of_a_later_version_are_refused():
+    with pytest.raises(
+        ValueError, match="as VARIABLE_VALUE_9: restore it with the ver"
+    ):
+        pieces.Pieces.named("VARIABLE_VALUE_9")
 
 
 def test_equal_strings_have_equal_ids():

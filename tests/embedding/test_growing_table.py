@@ -1,6 +1,7 @@
 """A table in several shards, in one process: lookups, gradients, slots, checkpoints."""
 
 import gc
+import re
 
 import keras
 import numpy as np
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdist
+from tfdist import _tf
 from tfdist.embedding.batch import Bag
+from tfdist.embedding.growing.hashing import buckets_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
-from tfdist.embedding.growing.saving import slot_saveables, table_saveables
+from tfdist.embedding.growing.pieces import Pieces, bounds_of
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.placement.partition import Partition
 from tfdist.variables.initial_value import Unwritten
@@ -39,9 +42,11 @@ def partitioned(num_shards, rows, name="embeddings"):
 ORIGIN = Origin(0)
 
 
-def table_of(num_shards=3, rows=50, origin=ORIGIN, admission=None, eviction=()):
+def table_of(
+    num_shards=3, rows=50, origin=ORIGIN, admission=None, eviction=(), follows=True
+):
     variable = partitioned(num_shards, rows)
-    table = GrowingTable(variable, "t", ROWS, origin, admission, eviction, follows=True)
+    table = GrowingTable(variable, "t", ROWS, origin, admission, eviction, follows)
     variable.growth = table
     return table
 
@@ -272,14 +277,81 @@ def test_the_rows_are_not_read_or_written_whole(use):
         call(*arguments)
 
 
-def pieces(saveables):
+def pieces(table, slot=None):
     """Saves as a checkpoint does: each tensor is asked for once."""
-    return {spec.name: spec.tensor for each in saveables for spec in each.specs}
+    saveables = []
+    for name, variable in named(table, slot):
+        for attribute, make in variable.factories().items():
+            saveables += make(f"{name}/{attribute}")
+    return {str(spec.name): spec.tensor for each in saveables for spec in each.specs}
 
 
-def restore(saveables, saved):
-    for each in saveables:
-        each.restore([saved[spec.name] for spec in each.specs], None)
+def in_many_pieces(table, slot=None):
+    num_shards = len(table.shards)
+    table._export.pieces = Pieces(num_shards, 16)
+    saved = pieces(table, slot)
+    assert len(saved) == 2 * 2 * 16 * num_shards
+    return saved
+
+
+def known_of(table):
+    return {
+        each: known
+        for shard in table.shards
+        for each, *known in zip(
+            shard.in_use()[0].numpy().tolist(),
+            *(each.numpy().tolist() for each in shard.known(shard.in_use()[1])),
+            strict=True,
+        )
+    }
+
+
+def named(table, slot):
+    return [("t", table._variable), *([] if slot is None else [("s", slot)])]
+
+
+def restore(saved, table, slot=None):
+    for name, variable in named(table, slot):
+        of_name = (each.split("/") for each in saved)
+        (attribute,) = {each[1] for each in of_name if each[0] == name}
+        assert attribute in variable.factories()
+        for each in variable.factories()[attribute](f"{name}/{attribute}"):
+            tensors = [saved[str(spec.name)] for spec in each.specs]
+            # As from a file: nothing is known of their shapes.
+            signature = [tf.TensorSpec(None, tensor.dtype) for tensor in tensors]
+
+            @tf.function(input_signature=[signature], autograph=False)
+            def run(tensors, each=each):
+                each.restore(tensors, None)
+
+            run(tensors)
+
+
+def earlier_pieces(table, slot):
+    """What files of earlier versions had: for each bucket its rows, and what is known."""
+    saved, origin = {}, table.origin.numbers()
+    for shard, part, of_slot in zip(
+        table.shards, table.parts, slot.shards, strict=True
+    ):
+        ids, rows = shard.in_use()
+        seen, count = (each.numpy() for each in shard.known(rows))
+        seen, count = seen.view(np.int64), np.int64(count.view(np.int32))
+        waits = np.stack(shard.waiting(), 1)
+        lines = [
+            np.stack([np.full(len(ids), 1), ids, seen, count], 1),
+            np.pad(waits, ((0, 0), (1, 1)), constant_values=((0, 0), (2, 0))),
+        ]
+        lines = np.concatenate(lines)
+        of_lines, of_ids = (buckets_of(tf.constant(x)) for x in (lines[:, 1], ids))
+        index = table.shards.index(shard)
+        for bucket in range(*bounds_of(index, len(table.shards))):
+            here = np.concatenate([[[0, *origin, 0]], lines[of_lines == bucket]])
+            saved[f"t/VARIABLE_VALUE/known/{bucket:03d}"] = tf.constant(here)
+            mine = rows[of_ids == bucket]
+            for name, values in (("t", part), ("s", of_slot)):
+                key = f"{name}/VARIABLE_VALUE/rows/{bucket:03d}"
+                saved[key] = values.sparse_read(mine)
+    return saved
 
 
 def filled(num_shards, admission=None):
@@ -291,21 +363,19 @@ def filled(num_shards, admission=None):
     return table, slot
 
 
-def saveables_of(table, slot):
-    return table_saveables(table, "t") + slot_saveables(table, slot.shards, "s")
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (3, 3)])
-def test_a_table_and_its_slots_are_restored_into_other_shards(before, after):
+@pytest.mark.parametrize("save", [pieces, in_many_pieces, earlier_pieces])
+def test_a_table_and_its_slots_are_restored_into_other_shards(before, after, save):
     table, slot = filled(before)
     table.remove(IDS[::3])
-    saved = pieces(saveables_of(table, slot))
+    saved = save(table, slot)
     other, other_slot = table_of(after, eviction=[tfdist.EvictRare(1)]), None
     other_slot = slot_of(other, 0.0)
     other.look_up(tf.constant(IDS[5:] + 1), creates=True)  # These go.
-    restore(saveables_of(other, other_slot), saved)
+    restore(saved, other, other_slot)
     assert content(other) == content(table)
     np.testing.assert_equal(rows_of(other, other_slot), rows_of(table, slot))
+    np.testing.assert_equal(known_of(other), known_of(table))
     other.look_up(tf.constant(IDS), creates=True)
     assert sum(each.state()["rows"] for each in other.shards) == len(IDS)
     np.testing.assert_array_equal(
@@ -313,27 +383,100 @@ def test_a_table_and_its_slots_are_restored_into_other_shards(before, after):
     )
 
 
-def test_what_waits_is_restored():
+@pytest.mark.parametrize("save", [pieces, in_many_pieces, earlier_pieces])
+def test_what_waits_is_restored(save):
     table = table_of(2, admission=tfdist.CountFilter(3))
     for _ in range(2):
         table.look_up(tf.constant(IDS), creates=True)
-    saved = pieces(table_saveables(table, "t"))
+    saved = save(table, slot_of(table, 0.0))
     other = table_of(3, admission=tfdist.CountFilter(3))
-    restore(table_saveables(other, "t"), saved)
+    restore(saved, other)
     other.look_up(tf.constant(IDS), creates=True)
     assert set(content(other)) == set(IDS.tolist())
 
 
 def test_a_second_save_has_what_changed_since_the_first():
     table, slot = filled(2)
-    saveables = saveables_of(table, slot)
-    first = pieces(saveables)
+    first = pieces(table, slot)
     table.remove(IDS[:20])
     table.look_up(tf.constant(IDS[:1] + 1), creates=True)
-    second, other = pieces(saveables), table_of(2)
-    assert sum(len(rows) for name, rows in first.items() if "t/rows" in name) == 40
-    restore(table_saveables(other, "t"), second)
+    second, other = pieces(table, slot), table_of(2)
+    assert sum(len(first[name]) for name in first if re.match("t/.*/rows", name)) == 40
+    restore(second, other)
     assert content(other) == content(table)
+
+
+class Saved(tf.Module):
+    """What a checkpoint takes for a variable."""
+
+    def __init__(self, factories):
+        super().__init__()
+        self._factories = factories
+
+    def _gather_saveables_for_checkpoint(self):
+        return self._factories
+
+
+def earlier(saved, of):
+    """Saves the tensors of a variable as earlier versions did."""
+
+    def make(name):
+        specs = [
+            _tf.SaveSpec(value, "", name + each.removeprefix(f"{of}/VARIABLE_VALUE"))
+            for each, value in saved.items()
+            if each.startswith(of)
+        ]
+        return [_tf.SaveableObject(None, specs, name)]
+
+    return Saved({"VARIABLE_VALUE": make})
+
+
+def checkpoint_of(table, slot):
+    parts = {name: Saved(each.factories()) for name, each in named(table, slot)}
+    return tf.train.Checkpoint(**parts)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_a_file_is_restored_into_other_shards(is_earlier, tmp_path):
+    table, slot = filled(2)
+    checkpoint = checkpoint_of(table, slot)
+    if is_earlier:
+        saved = earlier_pieces(table, slot)
+        parts = {name: earlier(saved, name) for name in "ts"}
+        checkpoint = tf.train.Checkpoint(**parts)
+    path = checkpoint.write(str(tmp_path / "c"))
+    for num_shards in (2, 3):
+        other = table_of(num_shards)
+        other_slot = slot_of(other, 0.0)
+        checkpoint_of(other, other_slot).read(path).assert_consumed()
+        assert content(other) == content(table)
+        assert known_of(other) == known_of(table)
+        np.testing.assert_equal(rows_of(other, other_slot), rows_of(table, slot))
+    with pytest.raises(tf.errors.NotFoundError, match="t/.ATTRIBUTES/VARIABLE_VALUE"):
+        tf.train.Checkpoint(t=tf.Variable([0.0])).read(path)
+
+
+def test_a_save_has_few_tensors_and_traces_once_what_they_are(tmp_path):
+    table, slot = filled(2)
+    checkpoint = checkpoint_of(table, slot)
+    for i in range(3):
+        path = checkpoint.write(str(tmp_path / str(i)))
+        assert len(tf.train.list_variables(path)) == 2 * 2 * 2 + 1
+        table.look_up(tf.constant(IDS + i), creates=True)
+    assert table._export._compute.experimental_get_tracing_count() == 1
+
+
+def test_what_is_known_of_no_row_begins_where_it_is_followed():
+    table = table_of(2, follows=False)
+    table.look_up(tf.constant(IDS), creates=True)
+    before, other = tf.timestamp(), table_of(3)
+    restore(pieces(table), other)
+    known = known_of(other)
+    assert known.keys() == set(IDS.tolist())
+    assert all(seen >= before and count == 0 for seen, count in known.values())
+    again = table_of(1, follows=False)
+    restore(pieces(other), again)
+    assert content(again) == content(table)
 
 
 def test_rows_that_a_late_step_creates_during_a_save_mix_nothing_up():
@@ -342,13 +485,14 @@ def test_rows_that_a_late_step_creates_during_a_save_mix_nothing_up():
 
     @tf.function(autograph=False)
     def save():
-        saved = pieces(table_saveables(table, "t"))
+        saved = pieces(table)
         table.look_up(tf.constant(IDS + 1), creates=True)
-        return saved | pieces(slot_saveables(table, slot.shards, "s"))
+        late = pieces(table, slot)
+        return saved | {name: late[name] for name in late if name[0] == "s"}
 
     other = table_of(2)
     other_slot = slot_of(other, 0.0)
-    restore(saveables_of(other, other_slot), save())
+    restore(save(), other, other_slot)
     assert len(content(table)) == 2 * len(IDS)
     assert content(other) == rows
     np.testing.assert_equal(rows_of(other, other_slot), slots)
@@ -358,14 +502,14 @@ def test_rows_that_a_late_step_creates_during_a_save_mix_nothing_up():
     ("origin", "words"),
     [
         (Origin(5), r"another seed .* seed=5.*the seed of the checkpoint, or without"),
-        (Origin(0, has_strings=True), r"other key_dtype.* key_dtype=.string"),
+        (Origin(0, has_strings=True), r"other key_dtype.* key_dtype=.*string"),
     ],
 )
 def test_a_table_of_another_origin_is_not_restored(origin, words):
-    saved = pieces(table_saveables(filled(2)[0], "t"))
+    saved = pieces(filled(2)[0])
     other = table_of(3, origin=origin)
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-        restore(table_saveables(other, "t"), saved)
+        restore(saved, other)
     assert content(other) == {}
 
 
@@ -374,7 +518,7 @@ def test_a_table_whose_seed_nobody_chose_takes_that_of_the_checkpoint():
     other = table_of(3, origin=Origin(5, is_drawn=True))
     meet = tf.function(lambda ids: other.look_up(ids, creates=True))
     meet(tf.constant(IDS))  # With rows of its own seed, which go.
-    restore(table_saveables(other, "t"), pieces(table_saveables(table, "t")))
+    restore(pieces(table), other)
     meet(tf.constant(IDS + 1))
     table.look_up(tf.constant(IDS + 1), creates=True)
     assert content(other) == content(table)
@@ -388,12 +532,12 @@ def test_a_table_whose_seed_nobody_chose_takes_that_of_the_checkpoint():
     ],
 )
 def test_what_does_not_fit_is_not_restored(changed, words):
-    saved = pieces(table_saveables(filled(1)[0], "t"))
+    saved = pieces(filled(1)[0])
     if width := changed.get("width"):
         saved = {k: v[:, :width] if "rows" in k else v for k, v in saved.items()}
     other = table_of(1, rows=changed.get("rows", 50))
     other.look_up(tf.constant(IDS[:2]), creates=True)
     before = content(other)
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-        restore(table_saveables(other, "t"), saved)
+        restore(saved, other)
     assert content(other) == before

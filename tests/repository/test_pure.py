@@ -41,7 +41,7 @@ PURE = {
         "transformations",
     ],
     "embedding": ["cost"],
-    "embedding.growing": ["admission", "chain", "eviction"],
+    "embedding.growing": ["admission", "chain", "eviction", "pieces"],
     "research.federated": ["*"],
     "research.federated.flower": ["array_layout", "client_numbers"],
     "graph": ["draws", "functions"],

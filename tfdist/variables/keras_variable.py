@@ -71,7 +71,7 @@ class PartitionedKerasVariable(keras.Variable):
     """
 
     def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
-        return {} if is_exporting() else {"VARIABLE_VALUE": self._value.saveables}
+        return {} if is_exporting() else self._value.factories()
 
     def assign(self, value: Any) -> Any:
         """Sets the value; that of a growing table's slot by the ids of its rows."""

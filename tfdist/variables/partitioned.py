@@ -272,7 +272,7 @@ class PartitionedVariable:
             raise ValueError(f"{self.name} is of {value.dtype.name}, not {dtype}")
         return value
 
-    def saveables(self, name: str) -> list[Any]:
+    def factories(self) -> dict[str, Callable[[str], list[Any]]]:
         """Returns what saves each shard as a slice of one tensor, and restores it.
 
         The rows of a table that grows are saved by their ids instead.
@@ -281,9 +281,14 @@ class PartitionedVariable:
         in one piece, and each is restored into any slices of the other.
         """
         if self.growth is not None:
-            of_rows: list[Any] = self.growth.saveables(self, name)
+            of_rows: dict[str, Callable[[str], list[Any]]] = self.growth.factories(self)
             return of_rows
-        return saveables(self._shards, self.layout, self._shape.as_list(), name)
+        shape = self._shape.as_list()
+        return {
+            "VARIABLE_VALUE": lambda name: saveables(
+                self._shards, self.layout, shape, name
+            )
+        }
 
 
 def _operator(name: str) -> Callable[..., tf.Tensor]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist._support.refusal import RefusalError
 from tfdist.embedding import checks
-from tfdist.embedding.growing.hashing import BUCKETS
+from tfdist.embedding.growing.pieces import BUCKETS
 
 _MOST = 2**31 - 1  # Rows of a tensor that is made by its shape.
 

@@ -1,12 +1,14 @@
 """Files of Keras, `.keras` and `.weights.h5`, with a growing table's ids and rows.
 
-The chief has all rows in memory meanwhile.
+The chief has all rows in memory meanwhile. In one process, the index is saved beside them.
 """
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 
 def save(layer: Any, store: Any) -> None:
@@ -49,3 +51,56 @@ def load(layer: Any, store: Any) -> None:
         of_file = np.asarray(store["index"]).tobytes()
     layer.index.load(ids, of_file)
     layer.table.write(ids, rows)
+
+
+class Index(tf.train.experimental.PythonState):
+    """Saves, in one process, which id has which row; the rows are a variable like others.
+
+    Args:
+        table: The table, which is in one piece.
+    """
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self._table = table
+
+    def serialize(self) -> bytes:
+        """Returns the ids and their rows, and those that wait for one."""
+        (shard,) = self._table.shards
+        ids, rows = shard.in_use()
+        seen, count = shard.known(rows)
+        waiting, batches = shard.waiting()
+        file = io.BytesIO()
+        of_ids = {"ids": ids, "rows": rows, "seen": seen, "count": count}
+        # A row that was given up has slots of its last id.
+        of_ids["used"] = shard.used()
+        of_ids["origin"] = shard.origin.read()
+        np.savez(file, **of_ids, waiting=waiting, batches=batches)
+        return file.getvalue()
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Replaces the index by that of a file."""
+        self._restore(_read(string_value))
+
+    def _restore(self, found: dict[str, tf.Tensor]) -> None:
+        (shard,) = self._table.shards
+        self._table.set_origin(found.pop("origin"))
+        shard.restore(**found)
+
+    def load(self, ids: np.ndarray, of_file: bytes | None) -> None:
+        """Does so, or numbers the ids in their order, if the file's rows do not fit."""
+        (shard,) = self._table.shards
+        found = {} if of_file is None else _read(of_file)
+        if found and found["used"] <= shard.capacity:
+            self._restore(found)
+            return
+        numbers, none = (
+            tf.range(1, len(ids) + 1, dtype=tf.int64),
+            tf.zeros([0], tf.int64),
+        )
+        shard.restore(numbers, tf.constant(ids), tf.timestamp(), 0.0, none, none)
+
+
+def _read(index: bytes) -> dict[str, tf.Tensor]:
+    with np.load(io.BytesIO(index)) as file:
+        return {name: tf.constant(file[name]) for name in file.files}

@@ -18,7 +18,6 @@ from tfdist.embedding.growing.ids import check_dtype, check_once, ids_of, vector
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.rules import config_of, rule_of
-from tfdist.embedding.growing.saving import Index
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.variables.creation import Request, creating
 from tfdist.variables.initial_value import Unwritten
@@ -131,7 +130,7 @@ class GrowingLayer(keras.layers.Layer):
             value.updates_rows = True
             value.growth = self.table
         else:
-            self.index = Index(self.table)
+            self.index = files.Index(self.table)
         self.built = True
 
     def freeze(self, table: Any) -> None:

@@ -7,8 +7,7 @@ Splittable Pseudorandom Number Generators", figure 14): a bijection of 64 bits.
 import numpy as np
 import tensorflow as tf
 
-BUCKETS = 256
-"""Ids are dealt to ps by bucket, and saved by bucket: up to so many ps can share them."""
+from tfdist.embedding.growing.pieces import BUCKETS
 
 _BUCKET_BITS = BUCKETS.bit_length() - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -25,16 +24,6 @@ def mixed(numbers: tf.Tensor) -> tf.Tensor:
 def buckets_of(ids: tf.Tensor) -> tf.Tensor:
     """Returns the bucket of each id, int32, from 0 to `BUCKETS` - 1."""
     return tf.cast(_shifted(mixed(ids), 64 - _BUCKET_BITS), tf.int32)
-
-
-def bounds_of(shard: int, num_shards: int) -> tuple[int, int]:
-    """Returns the first bucket of a shard, and that after its last.
-
-    >>> [bounds_of(shard, 3) for shard in range(3)]
-    [(0, 86), (86, 171), (171, 256)]
-    """
-    first, end = (-(-BUCKETS * i // num_shards) for i in (shard, shard + 1))
-    return first, end
 
 
 def owners_of(ids: tf.Tensor, num_shards: int) -> tf.Tensor:

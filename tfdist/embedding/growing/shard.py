@@ -36,7 +36,7 @@ class Shard:
         admission: The rule for which ids get a row.
         write: Writes the first values of rows, given their numbers and ids.
         origin: The numbers of an `Origin`.
-        is_followed: Whether it is known of each row when and how often it was looked up.
+        is_followed: True if it is known of each row when and how often it was looked up.
         reuses: Whether a row that was given up may get another id.
     """
 
@@ -198,18 +198,12 @@ class Shard:
                 used = self._state.read()[_USED]
             rows = tf.range(1, used)
             ids = self._ids.at(rows)
-
-            def found() -> tuple[tf.Tensor, tf.Tensor]:
-                # A row is free, or was left half created, if its id has another or none.
-                is_used = tf.equal(self._index.find(ids), rows)
-                return tf.boolean_mask(ids, is_used), tf.boolean_mask(rows, is_used)
-
             # To look for a million ids takes as long as all else that a checkpoint does.
-            is_each_used = tf.equal(size, used - 1)
-            ids, rows = tf.cond(is_each_used, lambda: (ids, rows), found)
-            ids.set_shape([None])
-            rows.set_shape([None])
-            return ids, rows
+            sought = tf.where(tf.equal(size, used - 1), tf.zeros_like(size), used - 1)
+            # A row is free, or was left half created, if its id has another or none.
+            is_used = tf.equal(self._index.find(ids[:sought]), rows[:sought])
+            found = tf.concat([tf.where(is_used)[:, 0], tf.range(sought, used - 1)], 0)
+            return tf.gather(ids, found), tf.gather(rows, found)
 
     def waiting(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the ids that wait for a row, and in how many batches each was."""
@@ -265,6 +259,11 @@ class Shard:
     def used(self) -> tf.Tensor:
         """Returns how many rows were ever used, the row of absent ids included."""
         return self._state.read()[_USED]
+
+    @property
+    def is_followed(self) -> bool:
+        """True if it is known of each row when and how often it was looked up."""
+        return self._seen is not None
 
     def size(self) -> int:
         """Returns how many ids have a row."""

@@ -10,12 +10,8 @@ import tensorflow as tf
 from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing import saving
 from tfdist.embedding.growing.admission import Admission
-from tfdist.embedding.growing.eviction import (
-    Eviction,
-    EvictRare,
-    Known,
-    decay_of,
-)
+from tfdist.embedding.growing.eviction import Eviction, EvictRare, Known, decay_of
+from tfdist.embedding.growing.export import Export
 from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
@@ -89,6 +85,7 @@ class GrowingTable:
         for part in self.parts:
             with tf.init_scope(), tf.device(device_of(part)):
                 _set_rows(part, [ABSENT], tf.zeros([1, part.shape[1]], part.dtype))
+        self._export = Export(self.shards, self.parts)
         if is_split:
             self._tell_rows_in_use(self.parts)
 
@@ -186,11 +183,11 @@ class GrowingTable:
         for shard, part in zip(self.shards, parts, strict=True):
             part.rows_in_use = shard.size
 
-    def saveables(self, variable: Any, name: str) -> list[Any]:
+    def factories(self, variable: Any) -> saving.Factories:
         """Returns what saves and restores the table, or a slot of it."""
         if variable is self._variable:
-            return saving.table_saveables(self, name)
-        return saving.slot_saveables(self, variable.shards, name)
+            return saving.Factories(self._export, self.parts, self.origin)
+        return saving.Factories(self._export, variable.shards)
 
     def look_up(self, ids: tf.Tensor, creates: bool) -> tf.Tensor:
         """Looks up ids of any shape, S; returns rows of the shape S + [width].
