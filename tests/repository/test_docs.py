@@ -248,3 +248,17 @@ def assumed(strategy):
         "x": x,
         "y": y,
     }
+
+
+def test_the_page_lists_what_flows_around_keras():
+    """Each module with a context variable has a row, and no other module has one."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("## What flows around Keras\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(tfdist/\S+)` \|", table, re.M)
+    made = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tfdist").rglob("*.py")
+        if re.search(r"ContextVar\(", path.read_text())
+    }
+    assert set(listed) == made
+    assert len(listed) == len(made)
