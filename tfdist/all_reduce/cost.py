@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from tfdist._support.errors import Error
 from tfdist.all_reduce.schedule import checked_devices
 
 
-class CostError(ValueError):
+class CostError(Error, ValueError):
     """A number that no network or tensor has: the message says which are allowed."""
 
 

@@ -24,8 +24,10 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tfdist._support.errors import Error
 
-class ScheduleError(ValueError):
+
+class ScheduleError(Error, ValueError):
     """A schedule that does not exist: the message lists those that do."""
 
 

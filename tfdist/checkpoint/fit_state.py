@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.errors import Error
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.plain import from_json
 from tfdist.checkpoint.snapshot import Snapshot
@@ -38,7 +39,7 @@ A large file has no checksum in the manifest, so only its reader notices.
 """
 
 
-class CheckpointMismatchError(ValueError):
+class CheckpointMismatchError(Error, ValueError):
     """The checkpoint belongs to a different model."""
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tf_config.contract import CHECKPOINT_PREFIX
+from tfdist._support.errors import Error
 
 _log = logging.getLogger("tfdist")
 
@@ -33,11 +34,11 @@ _LARGEST_SUMMED = 16 << 20
 _SECONDS_FOR_THE_LOCK = 10.0
 
 
-class CorruptCheckpointError(ValueError):
+class CorruptCheckpointError(Error, ValueError):
     """A checkpoint that has changed since it was written."""
 
 
-class CheckpointDirError(ValueError):
+class CheckpointDirError(Error, ValueError):
     """A directory that checkpoints cannot be written to."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 
 _log = logging.getLogger("tfdist")
 _SHOWN = 5

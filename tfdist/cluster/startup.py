@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import tf_config
 from tf_config import proxies
+from tfdist._support.errors import Error
 from tfdist.cluster.health import Server, problem_of
 
 _log = logging.getLogger("tfdist")
@@ -18,7 +19,7 @@ _RETRY_SECONDS = 0.2
 _NOTICE_SECONDS = 5.0
 
 
-class StartupTimeoutError(TimeoutError):
+class StartupTimeoutError(Error, TimeoutError):
     """A task of the cluster did not answer in time."""
 
 

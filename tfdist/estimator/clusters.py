@@ -5,6 +5,7 @@ from enum import Enum
 import tensorflow as tf
 
 from tf_config import Cluster, ClusterError
+from tfdist._support.errors import Error
 from tfdist.parameter_server.strategy import (
     ParameterServerStrategy as KerasParameterServerStrategy,
 )
@@ -47,7 +48,7 @@ _EAGER = (
 )
 
 
-class StrategyError(ValueError):
+class StrategyError(Error, ValueError):
     """A strategy that an Estimator cannot train under."""
 
 

@@ -7,10 +7,11 @@ import tensorflow as tf
 
 import tf_config
 from tf_config import contract
+from tfdist._support.errors import Error
 from tfdist.cluster import startup
 
 
-class ModelDirError(ValueError):
+class ModelDirError(Error, ValueError):
     """A model_dir that files cannot be written to."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from tfdist._support.errors import Error
 from tfdist.estimator import _tf
 from tfdist.estimator.clusters import (
     StrategyError,
@@ -23,7 +24,7 @@ from tfdist.estimator.environment import check_no_proxy, check_writable, read_tf
 Arguments = dict[str, Any]
 
 
-class Keras3Error(ValueError):
+class Keras3Error(Error, ValueError):
     """An object of Keras 3 where the graph of an Estimator needs one of Keras 2."""
 
 

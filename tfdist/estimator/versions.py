@@ -5,11 +5,13 @@ This module imports none of them, so that it can report what is missing.
 
 from collections.abc import Mapping
 
+from tfdist._support.errors import Error
+
 ESTIMATOR = "2.15.0"
 _EXTRA = "pip install 'tensorflow-estimator==2.15.0' tf_keras (the extra `estimator`)"
 
 
-class EstimatorImportError(ImportError):
+class EstimatorImportError(Error, ImportError):
     """A package that the Estimator needs is missing, or has the wrong version."""
 
 

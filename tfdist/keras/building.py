@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import setting
-from tfdist._support.refusal import RefusalError, advise
+from tfdist._support.errors import RefusalError, advise
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
 from tfdist.keras.own_traces import traced_alone

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import ending_in_the_program
-from tfdist._support.refusal import advise
+from tfdist._support.errors import advise
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
     building,

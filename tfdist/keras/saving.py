@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.refusal import RefusalError, advise
+from tfdist._support.errors import RefusalError, advise
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.driver import driver_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from tfdist._support.context import setting
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 
 _noted: ContextVar[dict[int, str] | None] = ContextVar("writes", default=None)
 

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from tfdist._support.errors import Error
 from tfdist.local_update.members import Members
 from tfdist.local_update.message import (
     LEFT,
@@ -37,11 +38,11 @@ _log = logging.getLogger("tfdist")
 NO_BYTES = np.zeros(0, np.uint8)
 
 
-class GivenUpError(RuntimeError):
+class GivenUpError(Error, RuntimeError):
     """The other workers continue without this one."""
 
 
-class OutOfStepError(RuntimeError):
+class OutOfStepError(Error, RuntimeError):
     """A worker has sent something else than what the others wait for."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tfdist._support.errors import Error
 from tfdist.local_update.message import pack, unpack
 
 _DIFFERS = (
@@ -21,7 +22,7 @@ _DIFFERS = (
 )
 
 
-class RejoinError(RuntimeError):
+class RejoinError(Error, RuntimeError):
     """A restarted worker cannot take part in the others' exchanges."""
 
 

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.errors import Error
 from tfdist.peers import adapted, checksums
 from tfdist.peers.checksums import Checksums
 from tfdist.peers.peers import Peers
@@ -44,7 +45,7 @@ _ADVICE = (
 )
 
 
-class UnequalModelError(ValueError):
+class UnequalModelError(Error, ValueError):
     """The workers build different models, or call `fit` with different arguments."""
 
 

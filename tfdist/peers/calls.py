@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist._support.refusal import advise
+from tfdist._support.errors import Error, advise
 from tfdist.cluster.liveness.peers import WHAT_TO_DO, PeerLostError
 
 _log = logging.getLogger("tfdist")
@@ -41,7 +41,7 @@ _STOPS = (
 NOT_MET = "mismatch in the collective"
 
 
-class LoneCallError(RuntimeError):
+class LoneCallError(Error, RuntimeError):
     """A worker makes a call that all workers have to make together."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.errors import Error
 from tfdist.data.leased import LeasedDataset
 from tfdist.keras.batch_structure import BatchStructure, as_element
 from tfdist.keras.distributed_data import InputPipelines
@@ -44,7 +45,7 @@ _POLICY = tf.data.experimental.AutoShardPolicy
 TO_BE_SUMMED = -1
 
 
-class UnequalDataError(ValueError):
+class UnequalDataError(Error, ValueError):
     """The workers have data that cannot be parts of the same batches."""
 
 

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tfdist._support.errors import Error
 from tfdist.placement.variable_spec import VariableSpec
 
 
-class PartitionError(ValueError):
+class PartitionError(Error, ValueError):
     """A partition that is invalid, or does not fit its variable."""
 
 

@@ -2,17 +2,19 @@
 
 import math
 
+from tfdist._support.errors import Error
+
 BALANCES = ("memory", "traffic", "both")
 
 TARGET = 1.02
 """The default target imbalance: bytes on the fullest ps over the mean."""
 
 
-class UnknownSizesError(ValueError):
+class UnknownSizesError(Error, ValueError):
     """The sizes of a model's variables cannot be determined."""
 
 
-class NotAModelError(TypeError):
+class NotAModelError(Error, TypeError):
     """The function to plan for does not return a model."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tfdist._support.errors import Error
 from tfdist.placement.partition import Partition, Shard
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning import fields
@@ -17,7 +18,7 @@ VERSION = 1
 T = TypeVar("T")
 
 
-class PlanFileError(ValueError):
+class PlanFileError(Error, ValueError):
     """The file or text is not a valid plan."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfdist._support.errors import Error
 from tfdist.placement.partition import Partition
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher, slot_kind
@@ -13,7 +14,7 @@ from tfdist.planning.plan import Plan
 from tfdist.planning.weight import PlannedVariable, Weight
 
 
-class PlanMismatchError(ValueError):
+class PlanMismatchError(Error, ValueError):
     """The model or the cluster is not the one that was planned."""
 
 

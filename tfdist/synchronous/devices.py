@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from tfdist._support.errors import Error
 
-class UnequalDevicesError(ValueError):
+
+class UnequalDevicesError(Error, ValueError):
     """The workers do not have the same number of devices."""
 
 

@@ -20,7 +20,7 @@ increment: adding differences could leave a value that no worker wrote.
 
 import tensorflow as tf
 
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 
 _SUMS = frozenset({"Add", "AddV2", "Sub"})
 _PROJECTIONS = frozenset(

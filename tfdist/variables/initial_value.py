@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.variables.layout import Layout
 
 _RANDOM = (

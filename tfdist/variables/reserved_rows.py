@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 
 
 class ReservedRowsError(RefusalError):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist._support.errors import Error
 from tfdist.cluster.health import problems
 from tfdist.cluster.liveness.step_error import shortened
 
@@ -39,7 +40,7 @@ def _abort_collectives(message: str, is_back: Callable[[], bool]) -> bool:
     return False
 
 
-class PeerLostError(RuntimeError):
+class PeerLostError(Error, RuntimeError):
     """Another task exited or stopped responding, and no step is possible without it."""
 
 

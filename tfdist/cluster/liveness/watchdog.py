@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import tf_config
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
+from tfdist._support.errors import Error
 from tfdist.cluster.health import NO_ANSWER, Server, problem_of
 from tfdist.cluster.liveness import stall, supervision
 from tfdist.cluster.liveness.activity import DATA, Activity
@@ -36,7 +37,7 @@ _SECONDS_FOR_THE_WATCHDOG = 60.0
 _SECONDS_TO_END = 10.0
 
 
-class StalledError(RuntimeError):
+class StalledError(Error, RuntimeError):
     """Training has stalled: a task does not respond, or a step or a batch takes too long."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.embedding import checks
 from tfdist.embedding.growing.pieces import BUCKETS
 

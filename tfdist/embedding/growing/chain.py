@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tfdist._support.errors import Error
+
 MANIFEST = "manifest.json"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PERIOD = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
@@ -54,7 +56,7 @@ class Export:
         return f"export-{self.number:06d}"
 
 
-class ChainError(ValueError):
+class ChainError(Error, ValueError):
     """An export is missing, or none is there."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.embedding import checks
 from tfdist.embedding.growing import arguments, files
 from tfdist.embedding.growing.admission import Admission, admission_of

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.keras.computation import Computation
 
 _MEANS = ("mean", "sum_over_batch_size")

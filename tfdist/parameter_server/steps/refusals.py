@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from tfdist._support.errors import Error
 from tfdist.research.model_parallel.work import Assignment, Work
 
 # The number of times that the exact search may put a unit on a device.
@@ -11,7 +12,7 @@ _TRIES = 50_000
 _FEW_TRIES = 5_000
 
 
-class DoesNotFitError(ValueError):
+class DoesNotFitError(Error, ValueError):
     """Layers that need more memory than the devices have.
 
     Attributes:

@@ -4,14 +4,15 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+from tfdist._support.errors import Error
 from tfdist.research.model_parallel.splitting.split import LayerMatrix
 
 
-class LayerGraphError(ValueError):
+class LayerGraphError(Error, ValueError):
     """A graph of layers that is none: the message says what to change."""
 
 
-class UnknownGraphError(ValueError):
+class UnknownGraphError(Error, ValueError):
     """A model whose graph of layers is not known, such as a subclassed one."""
 
 

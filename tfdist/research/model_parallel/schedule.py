@@ -25,10 +25,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tfdist._support.errors import Error
+
 FORWARD, BACKWARD = "forward", "backward"
 
 
-class ScheduleError(ValueError):
+class ScheduleError(Error, ValueError):
     """A schedule that does not exist: the message says which do."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tf_config.speedup import Run, Speedup
+from tfdist._support.errors import Error
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.research.simulation.parameter_server import simulate
 from tfdist.research.simulation.step_cost import Hosts, StepCost
@@ -28,7 +29,7 @@ _STEPS = 600
 _CLOSE = 0.002
 
 
-class CalibrationError(ValueError):
+class CalibrationError(Error, ValueError):
     """A file that the costs of a step cannot be derived from."""
 
 

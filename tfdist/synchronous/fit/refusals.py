@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import Error, RefusalError
 from tfdist.keras import captures
 from tfdist.keras.graph import handle_of
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
@@ -30,7 +30,7 @@ _ADD_WEIGHT = (
 )
 
 
-class ScopeError(ValueError):
+class ScopeError(Error, ValueError):
     """Part of a model was created outside of the strategy's scope."""
 
 

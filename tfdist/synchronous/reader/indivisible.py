@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.keras.graph import inputs_of
 from tfdist.synchronous.reader.reduction import Reduction
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader

@@ -1,6 +1,6 @@
 """The error about models that a pipeline cannot train."""
 
-from tfdist._support.refusal import RefusalError
+from tfdist._support.errors import RefusalError
 
 
 class PipelineError(RefusalError):

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from tfdist._support.errors import Error
+
 COLUMNS, ROWS = "columns", "rows"
 
 
-class SplitError(ValueError):
+class SplitError(Error, ValueError):
     """A layer that cannot be split so: the message says what to change."""
 
 

@@ -1,11 +1,15 @@
-"""The base of errors that refuse a program while TensorFlow traces it, and advice."""
+"""Bases of the errors that tfdist raises, and advice on the errors of others."""
 
 import logging
 
 _log = logging.getLogger("tfdist")
 
 
-class RefusalError(ValueError):
+class Error(Exception):
+    """The base of all errors that tfdist raises for its users."""
+
+
+class RefusalError(Error, ValueError):
     """A program needs something that its strategy cannot do."""
 
     # AutoGraph replaces errors by one of its own unless they are made from a message alone.
