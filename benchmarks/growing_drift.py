@@ -34,13 +34,13 @@ def drift(seed: int) -> dict[str, Any]:
     first, count = np.unique(ids[0], return_counts=True)
     # One row is that of all other ids.
     frequent = first[np.argsort(-count)][: _ROWS - 1]
-    static = functools.partial(tfdist.Embedding, _ROWS, WIDTH)
+    static = functools.partial(tfdist.embedding.Embedding, _ROWS, WIDTH)
     growing = functools.partial(
-        tfdist.DynamicEmbedding,
+        tfdist.embedding.DynamicEmbedding,
         WIDTH,
         max_rows=_MAX_ROWS,
-        admission=tfdist.ProbabilityFilter(0.5),
-        eviction=tfdist.EvictRare(count=2, decay=0.5),
+        admission=tfdist.embedding.ProbabilityFilter(0.5),
+        eviction=tfdist.embedding.EvictRare(count=2, decay=0.5),
     )
     # What has a table of its own in this process is not there once this has a cluster.
     numbered = keras.layers.IntegerLookup(vocabulary=frequent)(ids)
@@ -100,6 +100,6 @@ def _aucs(model: keras.Model, ids: np.ndarray, clicks: np.ndarray) -> list[float
     for x, y in zip(ids, clicks, strict=True):
         aucs.append(model.evaluate(x, y, batch_size=5 * _BATCH, verbose=0)[1])
         model.fit(x, y, batch_size=_BATCH, shuffle=False, verbose=0)
-        if isinstance(model.layers[0], tfdist.DynamicEmbedding):
+        if isinstance(model.layers[0], tfdist.embedding.DynamicEmbedding):
             model.layers[0].evict()
     return aucs

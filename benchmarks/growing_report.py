@@ -21,16 +21,16 @@ from turns import Spread
 STATIC, WARM, NEW = "tfdist-x10", "tfdist-growing-x10", "tfdist-growing-new-x10"
 PADDLE, PADDLE_NEW = "paddle", "paddle-new"
 _NAMES = {
-    STATIC: "`tfdist.Embedding`",
-    WARM: "`tfdist.DynamicEmbedding`",
-    NEW: "`tfdist.DynamicEmbedding`, 10% new ids",
+    STATIC: "`tfdist.embedding.Embedding`",
+    WARM: "`tfdist.embedding.DynamicEmbedding`",
+    NEW: "`tfdist.embedding.DynamicEmbedding`, 10% new ids",
     PADDLE: "Paddle `sparse_embedding`",
     PADDLE_NEW: "Paddle `sparse_embedding`, 10% new ids",
 }
 _DRIFT_NAMES = {
-    "growing": "`tfdist.DynamicEmbedding`, `ProbabilityFilter`, `EvictRare`",
-    "hashing": "`keras.layers.Hashing`, `tfdist.Embedding`",
-    "vocabulary": "the most frequent ids of the first chunk, `tfdist.Embedding`",
+    "growing": "`tfdist.embedding.DynamicEmbedding`, `ProbabilityFilter`, `EvictRare`",
+    "hashing": "`keras.layers.Hashing`, `tfdist.embedding.Embedding`",
+    "vocabulary": "the most frequent ids of the first chunk, `tfdist.embedding.Embedding`",
     "known": "none: the qualities themselves",
 }
 _ALONE = {
@@ -117,7 +117,7 @@ TARGETS = (
     ),
     Target(
         "checkpoints",
-        "seconds of a full checkpoint, of `tfdist.Embedding`'s",
+        "seconds of a full checkpoint, of `tfdist.embedding.Embedding`'s",
         lambda found: _of_checkpoints(found, "save"),
         1.2,
         is_least=False,
@@ -158,7 +158,7 @@ def _speed_table(by_optimizer: dict[str, Any]) -> str:
             [
                 "optimizer, table",
                 "steps/s",
-                "of `tfdist.Embedding`",
+                "of `tfdist.embedding.Embedding`",
                 "CPU ms per step",
                 "kB per step",
                 "loss",

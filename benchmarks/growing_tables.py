@@ -59,7 +59,8 @@ class Trained:
 def growing(strategy: Any, max_rows: int) -> Trained:
     """Returns a model of a table that grows."""
     return Trained(
-        strategy, lambda: tfdist.DynamicEmbedding(WIDTH, max_rows=2 * max_rows)
+        strategy,
+        lambda: tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=2 * max_rows),
     )
 
 
@@ -93,7 +94,9 @@ def checkpoints(rows: int, rounds: int) -> dict[str, Any]:
     with cluster() as (strategy, _), tempfile.TemporaryDirectory() as folder:
         tables = {
             "growing": growing(strategy, rows),
-            "static": Trained(strategy, lambda: tfdist.Embedding(rows, WIDTH)),
+            "static": Trained(
+                strategy, lambda: tfdist.embedding.Embedding(rows, WIDTH)
+            ),
         }
         random = np.random.default_rng(0)
         tables["growing"].train(_some_ids(random, rows))

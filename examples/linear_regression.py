@@ -171,7 +171,7 @@ def train(server: tf.distribute.Server, me: Role) -> None:
         last_values = tf1.train.FinalOpsHook([global_step, weight, bias])
         hooks = [tf1.train.StopAtStepHook(last_step=FLAGS.steps), last_values]
         if FLAGS.sync:
-            optimizer = tfdist.SyncReplicasOptimizer(
+            optimizer = tfdist.low_level.SyncReplicasOptimizer(
                 optimizer,
                 FLAGS.replicas_to_aggregate or len(me.trainers),
                 total_num_replicas=len(me.trainers),
@@ -183,7 +183,7 @@ def train(server: tf.distribute.Server, me: Role) -> None:
         # With a Saver of our own the chief writes one file. By default each ps would
         # write a shard, on its own disk.
         scaffold = tf1.train.Scaffold(saver=tf1.train.Saver())
-        tfdist.wait_until_ready(server)
+        tfdist.low_level.wait_until_ready(server)
         with tf1.train.MonitoredTrainingSession(
             master=server.target,
             is_chief=me.is_chief,
@@ -192,7 +192,7 @@ def train(server: tf.distribute.Server, me: Role) -> None:
             hooks=hooks,
             save_checkpoint_steps=FLAGS.save_steps,
             save_summaries_steps=None,
-            config=tfdist.session_config(server),
+            config=tfdist.low_level.session_config(server),
         ) as session:
             steps = 0
             while not session.should_stop():
@@ -215,11 +215,15 @@ def main(_: list[str]) -> None:
         check(me)
         server = start_server(me.cluster, me.task)
         if me.task.job == "ps":
-            tfdist.serve_until_done(server)
+            tfdist.low_level.serve_until_done(server)
         else:
             train(server, me)
-            tfdist.report_done(server)
-    except (UsageError, tf_config.ClusterError, tfdist.StartupTimeoutError) as error:
+            tfdist.low_level.report_done(server)
+    except (
+        UsageError,
+        tf_config.ClusterError,
+        tfdist.errors.StartupTimeoutError,
+    ) as error:
         print(f"linear_regression: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -182,7 +182,9 @@ def build_model(data: Data) -> keras.Model:
 
     users, items = tables_that_grow() if FLAGS.dynamic else tables_of(data)
     user_vector, item_vector = users(user), items(item)
-    item_vector += tfdist.EmbeddingBag(data.tags, FLAGS.dim, name="tags_of_items")(tags)
+    item_vector += tfdist.embedding.EmbeddingBag(
+        data.tags, FLAGS.dim, name="tags_of_items"
+    )(tags)
     both = keras.layers.Concatenate()([user_vector, item_vector])
     mean = keras.initializers.Constant(data.mean_stars)
     averages = keras.layers.Dense(1, bias_initializer=mean)(both)
@@ -194,8 +196,8 @@ def build_model(data: Data) -> keras.Model:
 def tables_of(data: Data) -> tuple[keras.layers.Layer, keras.layers.Layer]:
     """Returns the tables of users and of items, of which there are so many."""
     return (
-        tfdist.Embedding(data.users, FLAGS.dim, name="users"),
-        tfdist.Embedding(data.items, FLAGS.dim, name="items"),
+        tfdist.embedding.Embedding(data.users, FLAGS.dim, name="users"),
+        tfdist.embedding.Embedding(data.items, FLAGS.dim, name="items"),
     )
 
 
@@ -204,8 +206,10 @@ def tables_that_grow() -> tuple[keras.layers.Layer, keras.layers.Layer]:
     room = {"max_rows": FLAGS.max_rows}
     # With one seed for both, user 7 and movie 7 would begin with the same row.
     return (
-        tfdist.DynamicEmbedding(FLAGS.dim, **room, seed=2 * FLAGS.seed, name="users"),
-        tfdist.DynamicEmbedding(
+        tfdist.embedding.DynamicEmbedding(
+            FLAGS.dim, **room, seed=2 * FLAGS.seed, name="users"
+        ),
+        tfdist.embedding.DynamicEmbedding(
             FLAGS.dim, **room, seed=2 * FLAGS.seed + 1, name="items"
         ),
     )
@@ -340,7 +344,7 @@ def rmse_of_the_mean(data: Data) -> float:
     return float(np.sqrt(np.mean((stars - data.mean_stars) ** 2)))
 
 
-def rows_in_use(table: tfdist.DynamicEmbedding) -> str:
+def rows_in_use(table: tfdist.embedding.DynamicEmbedding) -> str:
     """Returns a line that says how full a table is."""
     report = table.report()
     return (

@@ -41,14 +41,23 @@ def _otherwise(name: str) -> Any:
             message += ", which is TensorFlow's own: tf.distribute.experimental"
         elif hasattr(distribute, name):
             return getattr(distribute, name)
-        elif name in (research := importlib.import_module("tfdist.research")).__all__:
-            message += f": it is {research.__name__}.{name}"
+        elif package := _package_of(name):
+            message += f": it is tfdist.{package}.{name}"
         else:
             from difflib import get_close_matches
 
             near = get_close_matches(name, _MODULES)
             message += f". Did you mean: {', '.join(near)}?" if near else ""
     raise AttributeError(message, name=name)
+
+
+def _package_of(name: str) -> str | None:
+    """Returns the package of tfdist that has a public name."""
+    for package in _NAMES.packages:
+        module = importlib.import_module(_NAMES.packages[package])
+        if name in getattr(module, "__all__", ()):
+            return package
+    return None
 
 
 _NAMES = PublicNames(__file__)

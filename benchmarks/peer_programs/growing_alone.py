@@ -19,7 +19,7 @@ def _model(library: str, what: str, learning_rate: float) -> Any:
 
         import tfdist
 
-        table = tfdist.DynamicEmbedding(WIDTH, max_rows=ROWS)
+        table = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=ROWS)
     else:
         import tf_keras as keras
         from tensorflow_recommenders_addons import dynamic_embedding as de

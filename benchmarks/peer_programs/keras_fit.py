@@ -71,11 +71,11 @@ def _recommender(keras: Any, growing: bool) -> Any:
     user, tags = (keras.Input(shape, dtype="int64") for shape in ((), (TAGS,)))
     if growing:
         options["max_rows"] = MAX_ROWS
-        of_users = tfdist.DynamicEmbedding(WIDTH, **options)
-        of_tags = tfdist.DynamicEmbeddingBag(WIDTH, "mean", **options)
+        of_users = tfdist.embedding.DynamicEmbedding(WIDTH, **options)
+        of_tags = tfdist.embedding.DynamicEmbeddingBag(WIDTH, "mean", **options)
     else:
-        of_users = tfdist.Embedding(ROWS, WIDTH, **options)
-        of_tags = tfdist.EmbeddingBag(ROWS, WIDTH, "mean", **options)
+        of_users = tfdist.embedding.Embedding(ROWS, WIDTH, **options)
+        of_tags = tfdist.embedding.EmbeddingBag(ROWS, WIDTH, "mean", **options)
     rows = keras.ops.concatenate([of_users(user), of_tags(tags)], 1)
     hidden = keras.layers.Dense(64, activation="relu")(rows)
     if growing:

@@ -8,10 +8,16 @@ from absl import flags
 from launch.flags import command_line
 from launch.flags.command_line import UsageError
 from launch.job.plan import COORDINATOR
+from launch.job.script_source import DEFAULT_PS
 from launch.supervise import progress
 
 _NUMBERS = (
-    ("num_ps", 2, "Number of parameter servers (ps)."),
+    (
+        "num_ps",
+        None,
+        f"Number of parameter servers (ps). By default {DEFAULT_PS}, or 0 for a script "
+        "whose strategy has none.",
+    ),
     ("num_workers", 2, "Number of workers."),
     (
         "max_restarts",

@@ -18,7 +18,7 @@ from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
 from launch.job.paths import existing_part
 from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
-from launch.job.script_source import op_libraries, path_of, stray_flags
+from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
 from launch.loopback.cluster import LogDirError
 from launch.network.ports import PortError
 from launch.supervise.processes import PlatformError
@@ -124,6 +124,10 @@ def parse(
     program = replace(program, imports=tuple(imports))
     if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
+    if "num_workers" in values and values.num_ps is None:
+        values.num_ps, chosen = num_ps_of(program, values.program)
+        if chosen:
+            print(chosen, file=sys.stderr, flush=True)
     return values, program
 
 

@@ -10,9 +10,15 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
-from launch.job.plan import AUTO, EVERY_TASK, Program
-from tf_config.contract import ESTIMATOR_MODULE
+from launch.job.plan import AUTO, COORDINATOR, EVERY_TASK, Program
+from tf_config.contract import (
+    ESTIMATOR_MODULE,
+    STRATEGIES_OF_CHIEF,
+    STRATEGIES_OF_WORKERS,
+    STRATEGIES_WITH_PS,
+)
 
+DEFAULT_PS = 2
 # absl defines these in every script that uses it.
 _OF_ANY_SCRIPT = {"help", "log_dir"}
 # As an object that is linked with it names it.
@@ -69,11 +75,70 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
 
     Every task runs an Estimator program, even with parameter servers. It is recognized
     by an import of `tfdist.estimator` in the script, or in a module next to it that it
-    imports. The script is parsed, not run. With `auto`, the cluster decides.
+    imports. The chief alone runs a program that names `RingStrategy` or
+    `PipelineStrategy` of tfdist and no other strategy. The script is parsed, not run.
+    With `auto`, the cluster decides.
     """
-    if asked == AUTO and imports_any(program, [ESTIMATOR_MODULE]):
+    if asked != AUTO:
+        return asked
+    if imports_any(program, [ESTIMATOR_MODULE]):
         return EVERY_TASK
-    return asked
+    named = strategies_of(program)
+    return COORDINATOR if named and named <= STRATEGIES_OF_CHIEF else AUTO
+
+
+def num_ps_of(program: Program, asked: str = AUTO) -> tuple[int, str]:
+    """Returns how many ps a program needs, and in words what was chosen for it.
+
+    Args:
+        program: The program.
+        asked: The kind of program that was asked for.
+
+    Returns:
+        The default number, and '', if the program does not tell which strategy it uses.
+    """
+    named = strategies_of(program)
+    has_ps = named & STRATEGIES_WITH_PS
+    is_estimator = imports_any(program, [ESTIMATOR_MODULE])
+    if not named or is_estimator or (has_ps and named != has_ps):
+        return DEFAULT_PS, ""
+    num_ps = DEFAULT_PS if has_ps else 0
+    chosen = f"--num_ps={num_ps}"
+    if asked == AUTO and kind_of_script(program) == COORDINATOR:
+        chosen += f" --program={COORDINATOR}"
+    return num_ps, f"{program.script} uses {' or '.join(sorted(named))}: {chosen}"
+
+
+def strategies_of(program: Program) -> frozenset[str]:
+    """Returns the strategies of tfdist that a program, or a module next to it, names."""
+    known = STRATEGIES_WITH_PS | STRATEGIES_OF_CHIEF | STRATEGIES_OF_WORKERS
+    return frozenset(
+        name for tree in trees(program) for name in _of_tfdist(tree) if name in known
+    )
+
+
+def _of_tfdist(tree: ast.Module) -> Iterator[str]:
+    """Yields the names that a module imports from tfdist, or reads there."""
+    packages = {"tfdist"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            packages |= {
+                alias.asname
+                for alias in node.names
+                if alias.asname and alias.name.split(".")[0] == "tfdist"
+            }
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "tfdist"
+        ):
+            yield from (alias.name for alias in node.names)
+            packages |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = node.value
+            while isinstance(owner, ast.Attribute):
+                owner = owner.value
+            if isinstance(owner, ast.Name) and owner.id in packages:
+                yield node.attr
 
 
 def stray_flags(program: Program, known: Container[str]) -> str:

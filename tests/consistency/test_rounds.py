@@ -47,7 +47,7 @@ def data():
 
 @pytest.fixture
 def ids():
-    """Each batch has every row: tfdist.Embedding leaves the others as they are."""
+    """Each batch has every row: tfdist.embedding.Embedding leaves the others as they are."""
     rng = np.random.default_rng(0)
     batches = [
         rng.permutation(np.arange(6 * len(each)) % 23)
@@ -162,7 +162,7 @@ def in_shards(rows, columns):
         (layers.Embedding, optimizers.Adam),
         (in_shards, optimizers.SGD),
         (in_shards, functools.partial(optimizers.SGD, clipvalue=0.01)),
-        (tfdist.Embedding, optimizers.Adam),
+        (tfdist.embedding.Embedding, optimizers.Adam),
     ],
 )
 def test_embedding(strategy, ids, make, kind):
@@ -179,7 +179,7 @@ def test_embedding(strategy, ids, make, kind):
         assert len(model.layers[0].weights[0]._value.shards) == 2
 
 
-@pytest.mark.parametrize("kind", [in_shards, tfdist.Embedding])
+@pytest.mark.parametrize("kind", [in_shards, tfdist.embedding.Embedding])
 def test_no_batch_has_rows_of_the_second_shard(strategy, ids, kind):
     def ours():
         return bag_of(kind(23, 4), optimizers.SGD(0.1))

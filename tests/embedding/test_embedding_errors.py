@@ -160,7 +160,7 @@ def test_an_error_outside_of_a_step_says_as_much_as_one_in_it():
         lookup(shards(4), tf.sparse.from_dense([[4]]), None)
 
 
-LAYERS = [tfdist.Embedding, tfdist.EmbeddingBag]
+LAYERS = [tfdist.embedding.Embedding, tfdist.embedding.EmbeddingBag]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -202,4 +202,4 @@ def test_a_partitioner_of_another_type(layer):
 )
 def test_options_of_a_bag_that_do_not_exist(option, words):
     with pytest.raises(ValueError, match=words):
-        tfdist.EmbeddingBag(4, 2, **option)
+        tfdist.embedding.EmbeddingBag(4, 2, **option)

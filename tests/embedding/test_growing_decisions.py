@@ -133,7 +133,9 @@ def test_the_least_and_the_greatest_number_give_finite_values(
 )
 def test_an_initializer_that_needs_more_than_a_seed_is_refused(initializer):
     with pytest.raises(ValueError, match=r"uniform, normal, truncated .*; received"):
-        tfdist.DynamicEmbedding(2, max_rows=5, embeddings_initializer=initializer)
+        tfdist.embedding.DynamicEmbedding(
+            2, max_rows=5, embeddings_initializer=initializer
+        )
 
 
 def known(**arrays):
@@ -145,9 +147,21 @@ def known(**arrays):
 @pytest.mark.parametrize(
     ("rule", "rows", "goes"),
     [
-        (tfdist.EvictUnseen(hours=1), {"age": [0.0, 3600.0, 3601.0]}, [0, 0, 1]),
-        (tfdist.EvictRare(2, decay=0.5), {"count": [0.0, 1.9, 2.0, 9.0]}, [1, 1, 0, 0]),
-        (tfdist.EvictSmall(0.1), {"norm": [0.0, 0.09, 0.1, 1.0]}, [1, 1, 0, 0]),
+        (
+            tfdist.embedding.EvictUnseen(hours=1),
+            {"age": [0.0, 3600.0, 3601.0]},
+            [0, 0, 1],
+        ),
+        (
+            tfdist.embedding.EvictRare(2, decay=0.5),
+            {"count": [0.0, 1.9, 2.0, 9.0]},
+            [1, 1, 0, 0],
+        ),
+        (
+            tfdist.embedding.EvictSmall(0.1),
+            {"norm": [0.0, 0.09, 0.1, 1.0]},
+            [1, 1, 0, 0],
+        ),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -156,7 +170,10 @@ def test_a_rule_gives_up_what_is_beyond_its_threshold(rule, rows, goes):
 
 
 def test_rules_are_one_several_or_none():
-    rare, small = tfdist.EvictRare(2, decay=0.5), tfdist.EvictSmall(1.0)
+    rare, small = (
+        tfdist.embedding.EvictRare(2, decay=0.5),
+        tfdist.embedding.EvictSmall(1.0),
+    )
     assert evictions_of(None) == ()
     assert evictions_of(small) == (small,)
     assert evictions_of([rare, small]) == (rare, small)
@@ -172,36 +189,42 @@ def test_no_count(value):
     with pytest.raises(
         ValueError, match=r"a whole number of at least 1, and below 2\*\*63; received"
     ):
-        tfdist.CountFilter(value)
+        tfdist.embedding.CountFilter(value)
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, *NOT.values()])
 def test_no_probability(value):
     with pytest.raises(ValueError, match=r"in \(0, 1\]; received"):
-        tfdist.ProbabilityFilter(value)
+        tfdist.embedding.ProbabilityFilter(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, *NOT.values()])
 def test_no_threshold(value):
     with pytest.raises(ValueError, match="a positive number of hours; received"):
-        tfdist.EvictUnseen(value)
+        tfdist.embedding.EvictUnseen(value)
     with pytest.raises(ValueError, match="a count of at least 1; received"):
-        tfdist.EvictRare(value)
+        tfdist.embedding.EvictRare(value)
     with pytest.raises(ValueError, match=r"a decay in \(0, 1\]; received"):
-        tfdist.EvictRare(2, decay=value)
+        tfdist.embedding.EvictRare(2, decay=value)
     with pytest.raises(ValueError, match="a positive norm; received"):
-        tfdist.EvictSmall(value)
+        tfdist.embedding.EvictSmall(value)
 
 
 @pytest.mark.parametrize(
     ("option", "words"),
     [
         ({"admission": 3}, r"CountFilter\(n\).*or None.*; received 3"),
-        ({"admission": tfdist.CountFilter}, r"CountFilter\(n\).*; received <class"),
-        ({"eviction": "rare"}, r"a list of tfdist.EvictUnseen.*; received 'r"),
-        ({"eviction": [tfdist.EvictSmall(1.0), 2]}, r"or None; received 2"),
+        (
+            {"admission": tfdist.embedding.CountFilter},
+            r"CountFilter\(n\).*; received <class",
+        ),
+        (
+            {"eviction": "rare"},
+            r"a list of tfdist.embedding.EvictUnseen.*; received 'r",
+        ),
+        ({"eviction": [tfdist.embedding.EvictSmall(1.0), 2]}, r"or None; received 2"),
     ],
 )
 def test_no_rule(option, words):
     with pytest.raises(TypeError, match=words):
-        tfdist.DynamicEmbedding(2, max_rows=5, **option)
+        tfdist.embedding.DynamicEmbedding(2, max_rows=5, **option)

@@ -18,13 +18,15 @@ ROWS = rows_by(keras.initializers.RandomUniform(), WIDTH, "float32")
 
 
 def layer_of(**options):
-    layer = tfdist.DynamicEmbedding(WIDTH, **{"max_rows": 50, "seed": 0, **options})
+    layer = tfdist.embedding.DynamicEmbedding(
+        WIDTH, **{"max_rows": 50, "seed": 0, **options}
+    )
     layer.build()
     return layer
 
 
 def bag_of(combiner="mean", **options):
-    layer = tfdist.DynamicEmbeddingBag(
+    layer = tfdist.embedding.DynamicEmbeddingBag(
         WIDTH, combiner, **{"max_rows": 50, "seed": 0, **options}
     )
     layer.build()
@@ -222,7 +224,9 @@ def test_ids_of_another_type_are_refused(options, ids, words):
 )
 def test_options_that_do_not_exist(options, words):
     with pytest.raises(ValueError, match=words):
-        tfdist.DynamicEmbeddingBag(**{"output_dim": 2, "max_rows": 5, **options})
+        tfdist.embedding.DynamicEmbeddingBag(
+            **{"output_dim": 2, "max_rows": 5, **options}
+        )
 
 
 def test_more_rows_than_a_tensor_has_are_refused():
@@ -241,20 +245,32 @@ def test_more_bytes_than_a_process_has_are_refused():
     with pytest.raises(
         ValueError, match=r"858,993,458,400,000 bytes.*Adagrad 1.*ParameterServer"
     ):
-        tfdist.DynamicEmbedding(100_000, max_rows=2**31 - 3).build()
+        tfdist.embedding.DynamicEmbedding(100_000, max_rows=2**31 - 3).build()
 
 
 @pytest.mark.parametrize(
     ("layer", "sizes", "words"),
     [
-        (tfdist.DynamicEmbedding, (2,), "DynamicEmbedding needs max_rows.*reserve"),
-        (tfdist.DynamicEmbedding, (2, "uniform"), r"all else by its name; .*'uniform'"),
         (
-            tfdist.DynamicEmbedding,
+            tfdist.embedding.DynamicEmbedding,
+            (2,),
+            "DynamicEmbedding needs max_rows.*reserve",
+        ),
+        (
+            tfdist.embedding.DynamicEmbedding,
+            (2, "uniform"),
+            r"all else by its name; .*'uniform'",
+        ),
+        (
+            tfdist.embedding.DynamicEmbedding,
             (1000, 16),
             r"Write .*Embedding\(16, max_rows=1000\)",
         ),
-        (tfdist.DynamicEmbeddingBag, (1000, 16), r"Write .*Bag\(16, max_rows=1000\)"),
+        (
+            tfdist.embedding.DynamicEmbeddingBag,
+            (1000, 16),
+            r"Write .*Bag\(16, max_rows=1000\)",
+        ),
     ],
 )
 def test_sizes_that_no_layer_can_be_made_of(layer, sizes, words):
@@ -304,7 +320,7 @@ def test_a_chunk_has_rows(chunk):
 
 @pytest.mark.parametrize("call", ["size", "report", "export", "lookup", "evict"])
 def test_a_table_that_is_not_built_says_so(call):
-    layer = tfdist.DynamicEmbedding(WIDTH, max_rows=5)
+    layer = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=5)
     with pytest.raises(ValueError, match=r"^dynamic_.* is built at its first call\."):
         list(getattr(layer, call)(*([[1]] if call == "lookup" else [])))
 
@@ -346,19 +362,22 @@ def test_under_replicas_a_table_is_refused_in_words(monkeypatch):
 
 CONFIGS = [
     {},
-    {"key_dtype": "string", "seed": 5, "admission": tfdist.CountFilter(3)},
+    {"key_dtype": "string", "seed": 5, "admission": tfdist.embedding.CountFilter(3)},
     {
-        "admission": tfdist.ProbabilityFilter(0.5),
-        "eviction": [tfdist.EvictRare(2, 0.5), tfdist.EvictUnseen(3)],
+        "admission": tfdist.embedding.ProbabilityFilter(0.5),
+        "eviction": [
+            tfdist.embedding.EvictRare(2, 0.5),
+            tfdist.embedding.EvictUnseen(3),
+        ],
         "embeddings_initializer": keras.initializers.TruncatedNormal(0.5, 2.0),
     },
-    {"eviction": tfdist.EvictSmall(0.5), "combiner": "sqrtn", "padding": 0},
+    {"eviction": tfdist.embedding.EvictSmall(0.5), "combiner": "sqrtn", "padding": 0},
 ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_layer_is_made_again_from_its_config(config):
-    layer = tfdist.DynamicEmbeddingBag(WIDTH, max_rows=9, **config)
+    layer = tfdist.embedding.DynamicEmbeddingBag(WIDTH, max_rows=9, **config)
     data = keras.saving.serialize_keras_object(layer)
     again = keras.saving.deserialize_keras_object(data)
     assert again.get_config() == layer.get_config()

@@ -20,7 +20,9 @@ layers = keras.layers
 
 def model_of(make=None, optimizer=None, **options):
     keras.utils.set_random_seed(0)
-    table = (make or tfdist.DynamicEmbedding)(WIDTH, **{"max_rows": 30, **options})
+    table = (make or tfdist.embedding.DynamicEmbedding)(
+        WIDTH, **{"max_rows": 30, **options}
+    )
     dtype = "string" if options.get("key_dtype") == "string" else "int64"
     model = keras.Sequential(
         [keras.Input((SIZE,), dtype=dtype), table, layers.Flatten(), layers.Dense(1)]
@@ -113,7 +115,7 @@ def test_a_table_that_is_built_after_the_restoring_is_restored(tmp_path):
     model = model_of()
     fit(model)
     path = tf.train.Checkpoint(table=model.layers[0]).write(str(tmp_path / "c"))
-    layer = tfdist.DynamicEmbedding(WIDTH, max_rows=30)
+    layer = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=30)
     tf.train.Checkpoint(table=layer).read(path)
     layer.build()
     np.testing.assert_array_equal(layer.lookup(IDS), model.layers[0].lookup(IDS))
@@ -121,7 +123,7 @@ def test_a_table_that_is_built_after_the_restoring_is_restored(tmp_path):
 
 @WAY
 def test_what_waits_is_restored(way, tmp_path):
-    options = {"admission": tfdist.CountFilter(9)}
+    options = {"admission": tfdist.embedding.CountFilter(9)}
     model = model_of(**options)
     fit(model)
     again = way(model, model_of(**options), tmp_path)
@@ -144,7 +146,7 @@ def test_a_file_with_more_rows_than_there_is_room_changes_nothing(tmp_path):
 def test_only_a_frozen_model_is_exported(tmp_path):
     model = model_of()
     fit(model)
-    with pytest.raises(ValueError, match=r"tfdist.frozen\(model\)"):
+    with pytest.raises(ValueError, match=r"tfdist.embedding.frozen\(model\)"):
         model.export(tmp_path / "m", verbose=False)
 
 
@@ -158,8 +160,8 @@ def nested(**options):
 
 def functional(**options):
     inputs = {name: keras.Input((SIZE,), dtype="int64") for name in "ab"}
-    table = tfdist.DynamicEmbedding(WIDTH, max_rows=30, **options)
-    bag = tfdist.DynamicEmbeddingBag(WIDTH, max_rows=30)(inputs["a"])
+    table = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=30, **options)
+    bag = tfdist.embedding.DynamicEmbeddingBag(WIDTH, max_rows=30)(inputs["a"])
     found = [layers.Flatten()(each) for each in table(inputs).values()]
     outputs = layers.Dense(1)(layers.concatenate([*found, bag]))
     model = keras.Model(inputs, outputs)
@@ -169,7 +171,7 @@ def functional(**options):
 
 def of_operations(**options):
     ids = keras.Input((SIZE,), dtype="int64")
-    rows = tfdist.DynamicEmbedding(WIDTH, max_rows=30, **options)(ids)
+    rows = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=30, **options)(ids)
     total = keras.ops.sum(rows, axis=-1)
     part = keras.Input((SIZE,))
     inner = keras.Model(part, keras.ops.tanh(layers.Dense(3)(part)) * 2.0)
@@ -182,7 +184,7 @@ def of_operations(**options):
 def test_a_frozen_model_computes_what_the_model_does(make):
     model, x = make(), {"a": X, "b": X[::-1]} if make is functional else X
     fit(model, x)
-    frozen = tfdist.frozen(model)
+    frozen = tfdist.embedding.frozen(model)
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(frozen.predict(x, verbose=0), expected, rtol=1e-6)
     fit(model, x)  # The copy stays.
@@ -192,13 +194,13 @@ def test_a_frozen_model_computes_what_the_model_does(make):
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_frozen_keeps_what_was_looked_up_most(limit):
-    model = model_of(eviction=tfdist.EvictRare(1))
+    model = model_of(eviction=tfdist.embedding.EvictRare(1))
     fit(model)
     batches = [np.unique(each) for each in np.split(X, 8)]
     ids, counts = np.unique(np.concatenate(batches), return_counts=True)
 
     def kept(**options):
-        table = tfdist.frozen(model, **options).layers[0]
+        table = tfdist.embedding.frozen(model, **options).layers[0]
         return set(np.concatenate([ids for ids, _ in table.export()] or [[]]).tolist())
 
     assert kept(min_count=limit + 2) == set(ids[counts >= limit + 2].tolist())
@@ -216,7 +218,7 @@ def wrapped():
 class Holder(layers.Layer):
     def __init__(self, **options):
         super().__init__(**options)
-        self.table = tfdist.DynamicEmbedding(WIDTH, max_rows=30)
+        self.table = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=30)
 
     def build(self, shape):
         self.table.build()
@@ -232,7 +234,11 @@ class Holder(layers.Layer):
         (model_of, {"min_count": 1}, "EvictUnseen.*EvictRare"),
         (wrapped, {}, "within a layer that is no functional or sequential"),
         (model_of, {"max_rows": 5}, "EvictUnseen.*EvictRare"),
-        (lambda: keras.Sequential([layers.Dense(1)]), {}, "no tfdist.DynamicEmbedding"),
+        (
+            lambda: keras.Sequential([layers.Dense(1)]),
+            {},
+            "no tfdist.embedding.DynamicEmbedding",
+        ),
         (lambda: Subclass(), {}, r"functional or sequential .* of Subclass"),
     ],
 )
@@ -240,18 +246,18 @@ def test_what_cannot_be_frozen_is_refused(make, options, words):
     model = make()
     model(X)
     with pytest.raises(ValueError, match=words):
-        tfdist.frozen(model, **options)
+        tfdist.embedding.frozen(model, **options)
 
 
 def test_frozen_takes_a_model():
     with pytest.raises(TypeError, match="received 'model.keras'. Load a file first"):
-        tfdist.frozen("model.keras")
+        tfdist.embedding.frozen("model.keras")
 
 
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()
-        self.table = tfdist.DynamicEmbedding(WIDTH, max_rows=30)
+        self.table = tfdist.embedding.DynamicEmbedding(WIDTH, max_rows=30)
 
     def call(self, x, training=False):
         return self.table(x, training=training)
@@ -260,7 +266,7 @@ class Subclass(keras.Model):
 def test_a_frozen_table_stays_as_it_is():
     model = model_of()
     fit(model)
-    table = tfdist.frozen(model).layers[0]
+    table = tfdist.embedding.frozen(model).layers[0]
     np.testing.assert_array_equal(table.lookup(IDS), model.layers[0].lookup(IDS))
     for change in (lambda: table.upsert([1], np.ones((1, WIDTH))), table.evict):
         with pytest.raises(RuntimeError, match="frozen: its rows stay as they are"):
@@ -284,7 +290,7 @@ def test_an_exported_model_is_served_without_tfdist(key_dtype, tmp_path, run_pyt
     x = X.astype(str).astype(object) if key_dtype == "string" else X
     x = tf.constant(x)
     fit(model, x)
-    tfdist.frozen(model).export(tmp_path / "m", verbose=False)
+    tfdist.embedding.frozen(model).export(tmp_path / "m", verbose=False)
     edges = np.array([[-(2**63), 2**63 - 1]])
     new = tf.constant(
         edges if key_dtype == "int64" else edges.astype(str).astype(object)
@@ -304,14 +310,14 @@ def exports(tmp_path):
     """Two exports of a table, of which the second is a delta."""
     model = model_of(follow=True)
     fit_with = {"batch_size": 8, "verbose": 0, "epochs": 2}
-    model.fit(X, Y, callbacks=[tfdist.DeltaExport(tmp_path)], **fit_with)
+    model.fit(X, Y, callbacks=[tfdist.embedding.DeltaExport(tmp_path)], **fit_with)
     return tmp_path
 
 
 def test_exports_have_what_the_table_has(exports):
-    ((ids, rows),) = tfdist.read_export(exports).values()
+    ((ids, rows),) = tfdist.embedding.read_export(exports).values()
     assert sorted(ids) == sorted(set(X.flat))
-    (first,) = tfdist.read_export(exports, 1).values()
+    (first,) = tfdist.embedding.read_export(exports, 1).values()
     assert (dict(zip(*first, strict=True))[ids[0]] != rows[0]).any()
 
 
@@ -352,20 +358,20 @@ def truncate(path):
 def test_a_damaged_export_is_not_read(exports, damage, name, words):
     damage(exports / name)
     with pytest.raises(ValueError, match=words):
-        tfdist.read_export(exports)
+        tfdist.embedding.read_export(exports)
 
 
 def test_the_end_of_fit_is_exported(tmp_path):
     model = model_of(follow=True)
-    callback = tfdist.DeltaExport(tmp_path, every="10min")
+    callback = tfdist.embedding.DeltaExport(tmp_path, every="10min")
     model.fit(X, Y, epochs=3, callbacks=[callback], verbose=0)
-    ((ids, rows),) = tfdist.read_export(tmp_path, 2).values()
+    ((ids, rows),) = tfdist.embedding.read_export(tmp_path, 2).values()
     np.testing.assert_array_equal(rows, model.layers[0].lookup(ids))
 
 
 def test_after_an_export_that_failed_the_next_one_is_full(tmp_path, monkeypatch):
     model = model_of(follow=True)
-    callback = tfdist.DeltaExport(tmp_path)
+    callback = tfdist.embedding.DeltaExport(tmp_path)
     model.fit(X, Y, callbacks=[callback], verbose=0)
     table = model.layers[0]
     table.remove(X[0, :1])
@@ -374,17 +380,20 @@ def test_after_an_export_that_failed_the_next_one_is_full(tmp_path, monkeypatch)
         with pytest.raises(ZeroDivisionError):
             callback.export()
     callback.export()
-    ((ids, _),) = tfdist.read_export(tmp_path).values()
+    ((ids, _),) = tfdist.embedding.read_export(tmp_path).values()
     assert sorted(ids) == sorted(set(X.flat) - {X[0, 0]})
 
 
 def test_two_exports_do_not_share_a_directory(exports, tmp_path):
     other = tmp_path / "other"
-    callbacks = [tfdist.DeltaExport(other), tfdist.DeltaExport(other)]
+    callbacks = [
+        tfdist.embedding.DeltaExport(other),
+        tfdist.embedding.DeltaExport(other),
+    ]
     with pytest.raises(ValueError, match="export 1, which this DeltaExport has not"):
         model_of(follow=True).fit(X, Y, callbacks=callbacks, verbose=0)
     model = model_of(follow=True, name="other")
     with pytest.raises(
         ValueError, match=r"exports of \['.*'\], and .*'.*other'\]: give"
     ):
-        model.fit(X, Y, callbacks=[tfdist.DeltaExport(exports)], verbose=0)
+        model.fit(X, Y, callbacks=[tfdist.embedding.DeltaExport(exports)], verbose=0)

@@ -46,7 +46,7 @@ class AgainstADictionary(RuleBasedStateMachine):
     def begin(self, count, reuses):
         self.count, self.reuses = count, reuses
         self.shard, self.written = shard_of(
-            tfdist.CountFilter(count), reuses=reuses, is_followed=True
+            tfdist.embedding.CountFilter(count), reuses=reuses, is_followed=True
         )
         self.ids, self.waiting, self.lookups = set(), {}, {}
         self.used = self.refused = self.created = self.removed = 0
@@ -202,13 +202,13 @@ def test_a_row_that_was_left_half_created_is_no_row():
 
 
 def test_a_probability_admits_such_a_part():
-    shard, _ = shard_of(tfdist.ProbabilityFilter(0.25), capacity=5000)
+    shard, _ = shard_of(tfdist.embedding.ProbabilityFilter(0.25), capacity=5000)
     shard.find_or_create(tensor(range(4000)))
     assert 850 < shard.state()["rows"] < 1150
 
 
 def test_waiting_ids_are_forgotten_once_they_are_admitted():
-    shard, _ = shard_of(tfdist.CountFilter(2), capacity=100)
+    shard, _ = shard_of(tfdist.embedding.CountFilter(2), capacity=100)
     for _ in range(2):
         shard.find_or_create(tensor(range(50)))
     assert len(shard.waiting()[0]) == 0

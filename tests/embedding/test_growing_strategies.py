@@ -12,7 +12,7 @@ def one_device():
 
 def test_a_table_grows_on_one_device():
     with one_device().scope():
-        table = tfdist.DynamicEmbedding(4, max_rows=10)
+        table = tfdist.embedding.DynamicEmbedding(4, max_rows=10)
         table(tf.constant([7]), training=True)
     assert table.size() == 1
 
@@ -21,6 +21,6 @@ def test_a_table_is_refused_where_each_process_has_its_own_model():
     strategy = one_device()
     # As LocalUpdateStrategy and PipelineStrategy, which need a cluster.
     strategy.fit_driver = object()
-    table = tfdist.DynamicEmbedding(4, max_rows=10)
+    table = tfdist.embedding.DynamicEmbedding(4, max_rows=10)
     with strategy.scope(), pytest.raises(ValueError, match="ParameterServerStrategy"):
         table.build()

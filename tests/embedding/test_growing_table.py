@@ -120,7 +120,7 @@ def test_rows_and_gradients_are_those_of_a_whole_table(num_shards, is_traced):
 
 @SHARDS
 def test_ids_without_a_row_read_zeros_and_have_no_gradient(num_shards):
-    table = table_of(num_shards, admission=tfdist.CountFilter(2))
+    table = table_of(num_shards, admission=tfdist.embedding.CountFilter(2))
     with tf.GradientTape() as tape:
         for part in table.parts:
             tape.watch(part.handle)
@@ -160,7 +160,7 @@ def test_bags_are_what_their_rows_say(num_shards, size, is_weighted):
 
 
 def test_bags_of_ids_without_rows_are_zeros_and_have_no_gradient():
-    table = table_of(2, admission=tfdist.CountFilter(2))
+    table = table_of(2, admission=tfdist.embedding.CountFilter(2))
     bag = Bag(tf.constant(IDS), tf.range(40, dtype=tf.int64) // 4, None, 10)
     with tf.GradientTape() as tape:
         for part in table.parts:
@@ -178,7 +178,7 @@ KINDS = st.sampled_from(["meet", "upsert", "remove", "evict"])
 @given(st.integers(1, 3), st.lists(st.tuples(KINDS, SOME), max_size=12), st.data())
 @settings(max_examples=20)
 def test_any_sequence_does_what_a_dictionary_does(num_shards, sequence, data):
-    table = table_of(num_shards, eviction=[tfdist.EvictSmall(0.5)])
+    table = table_of(num_shards, eviction=[tfdist.embedding.EvictSmall(0.5)])
     slot = slot_of(table, 0.25)
     rows, slots = {}, {}
     for kind, ids in sequence:
@@ -211,7 +211,7 @@ def test_any_sequence_does_what_a_dictionary_does(num_shards, sequence, data):
 
 
 def test_an_upsert_stays_at_the_next_eviction():
-    rules = [tfdist.EvictRare(3), tfdist.EvictUnseen(hours=1)]
+    rules = [tfdist.embedding.EvictRare(3), tfdist.embedding.EvictUnseen(hours=1)]
     table = table_of(eviction=rules)
     table.look_up(tf.constant(IDS), creates=True)
     for shard in table.shards:  # Two hours go by.
@@ -225,7 +225,7 @@ def test_an_upsert_stays_at_the_next_eviction():
 
 
 def test_counts_decay_with_each_eviction():
-    table = table_of(eviction=[tfdist.EvictRare(2, decay=0.5)])
+    table = table_of(eviction=[tfdist.embedding.EvictRare(2, decay=0.5)])
     for _ in range(4):
         table.look_up(tf.constant(IDS[:1]), creates=True)
     assert [table.evict() for _ in range(3)] == [0, 0, 1]
@@ -355,7 +355,9 @@ def earlier_pieces(table, slot):
 
 
 def filled(num_shards, admission=None):
-    table = table_of(num_shards, admission=admission, eviction=[tfdist.EvictRare(1)])
+    table = table_of(
+        num_shards, admission=admission, eviction=[tfdist.embedding.EvictRare(1)]
+    )
     slot = slot_of(table, 0.5)
     for some in np.split(IDS, 4):
         table.look_up(tf.constant(some), creates=True)
@@ -369,7 +371,7 @@ def test_a_table_and_its_slots_are_restored_into_other_shards(before, after, sav
     table, slot = filled(before)
     table.remove(IDS[::3])
     saved = save(table, slot)
-    other, other_slot = table_of(after, eviction=[tfdist.EvictRare(1)]), None
+    other, other_slot = table_of(after, eviction=[tfdist.embedding.EvictRare(1)]), None
     other_slot = slot_of(other, 0.0)
     other.look_up(tf.constant(IDS[5:] + 1), creates=True)  # These go.
     restore(saved, other, other_slot)
@@ -385,11 +387,11 @@ def test_a_table_and_its_slots_are_restored_into_other_shards(before, after, sav
 
 @pytest.mark.parametrize("save", [pieces, in_many_pieces, earlier_pieces])
 def test_what_waits_is_restored(save):
-    table = table_of(2, admission=tfdist.CountFilter(3))
+    table = table_of(2, admission=tfdist.embedding.CountFilter(3))
     for _ in range(2):
         table.look_up(tf.constant(IDS), creates=True)
     saved = save(table, slot_of(table, 0.0))
-    other = table_of(3, admission=tfdist.CountFilter(3))
+    other = table_of(3, admission=tfdist.embedding.CountFilter(3))
     restore(saved, other)
     other.look_up(tf.constant(IDS), creates=True)
     assert set(content(other)) == set(IDS.tolist())

@@ -64,10 +64,10 @@ def shards(variable):
     return variable._value.shards
 
 
-@pytest.mark.feature("`tfdist.Embedding`: rows and slots spread over the ps")
+@pytest.mark.feature("`tfdist.embedding.Embedding`: rows and slots spread over the ps")
 def test_rows_and_slots_are_spread(strategy):
     with strategy.scope():
-        table = tfdist.Embedding(ROWS, DIM)
+        table = tfdist.embedding.Embedding(ROWS, DIM)
         model = model_of(table, keras.optimizers.Adam)
         model.optimizer.build(model.trainable_variables)
     devices = [shard.device for shard in shards(table.embeddings)]
@@ -94,7 +94,9 @@ def test_update_by_row_is_that_of_a_dense_gradient(
     strategy, ids, targets, optimizer, options, partition_strategy
 ):
     with strategy.scope():
-        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        table = tfdist.embedding.Embedding(
+            ROWS, DIM, partition_strategy=partition_strategy
+        )
         model = model_of(table, optimizer, options)
     plain = model_of(DenseLookup(), optimizer, options)
     plain.set_weights(model.get_weights())
@@ -187,7 +189,7 @@ LAZY = [
 @pytest.mark.parametrize(("optimizer", "options"), LAZY)
 def test_rows_not_looked_up_stay(strategy, ids, targets, optimizer, options):
     with strategy.scope():
-        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer, options)
+        model = model_of(tfdist.embedding.Embedding(ROWS, DIM), optimizer, options)
     plain = model_of(DenseLookup(), optimizer, options)
     plain.set_weights(model.get_weights())
     before = model.get_weights()[0]
@@ -209,13 +211,15 @@ def done_to(shard, function):
     return {op.type for handle in inside for op in handle.consumers()}
 
 
-@pytest.mark.feature("No step reads a whole table or slot: `tfdist.Embedding`")
+@pytest.mark.feature(
+    "No step reads a whole table or slot: `tfdist.embedding.Embedding`"
+)
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
 def test_no_step_reads_a_whole_table(
     strategy, ids, targets, sent, in_rounds, optimizer
 ):
     with strategy.scope():
-        model = model_of(tfdist.Embedding(ROWS, DIM), optimizer)
+        model = model_of(tfdist.embedding.Embedding(ROWS, DIM), optimizer)
     train(model, ids, targets)
     (function,) = sent.functions
     tables = [model.weights[0]]
@@ -245,7 +249,9 @@ def test_each_different_id_travels_once(strategy):
     assert gather.inputs[1].op.type == "Unique"
 
 
-@pytest.mark.feature("The sum of gradients by row is exact: `tfdist.Embedding`")
+@pytest.mark.feature(
+    "The sum of gradients by row is exact: `tfdist.embedding.Embedding`"
+)
 def test_sum_of_gradients_is_exact(strategy, until_both_ran):
     def total(y, y_pred):
         return tf.reduce_sum(y_pred, axis=[1, 2])
@@ -255,7 +261,7 @@ def test_sum_of_gradients_is_exact(strategy, until_both_ran):
         model = keras.Sequential(
             [
                 keras.Input((SIZE,), dtype="int64"),
-                tfdist.Embedding(ROWS, DIM, embeddings_initializer="zeros"),
+                tfdist.embedding.Embedding(ROWS, DIM, embeddings_initializer="zeros"),
             ]
         )
         model.compile(keras.optimizers.SGD(rate), total)
@@ -320,7 +326,7 @@ def bag_model(layer, kind, weighted, **compile):
     return model
 
 
-@pytest.mark.feature("`tfdist.EmbeddingBag` of ragged, sparse and padded ids")
+@pytest.mark.feature("`tfdist.embedding.EmbeddingBag` of ragged, sparse and padded ids")
 @pytest.mark.parametrize(
     ("partition_strategy", "combiner", "kind"),
     [
@@ -334,7 +340,7 @@ def bag_model(layer, kind, weighted, **compile):
 )
 def test_bags(strategy, bags, kind, combiner, partition_strategy):
     with strategy.scope():
-        layer = tfdist.EmbeddingBag(
+        layer = tfdist.embedding.EmbeddingBag(
             ROWS, DIM, combiner, partition_strategy=partition_strategy
         )
         model = bag_model(layer, kind, weighted=False)
@@ -346,7 +352,9 @@ def test_bags(strategy, bags, kind, combiner, partition_strategy):
     np.testing.assert_allclose(predicted, expected, atol=1e-6)
 
 
-@pytest.mark.feature("Weights of the ids, and `max_norm`: `tfdist.EmbeddingBag`")
+@pytest.mark.feature(
+    "Weights of the ids, and `max_norm`: `tfdist.embedding.EmbeddingBag`"
+)
 @pytest.mark.parametrize(
     ("aggregate", "kind"), [(True, "ragged"), (False, "sparse"), (None, "dense")]
 )
@@ -354,7 +362,9 @@ def test_bags_train(strategy, bags, targets, kind, aggregate):
     random = np.random.default_rng(5)
     weights = [random.random(len(ids)).astype("float32") + 0.1 for ids in bags]
     with strategy.scope():
-        layer = tfdist.EmbeddingBag(ROWS, DIM, max_norm=0.05, aggregate=aggregate)
+        layer = tfdist.embedding.EmbeddingBag(
+            ROWS, DIM, max_norm=0.05, aggregate=aggregate
+        )
         counter = layer.count_bytes()
         model = bag_model(layer, kind, weighted=True)
     table, kernel, bias = model.get_weights()
@@ -381,12 +391,16 @@ def test_bags_train(strategy, bags, targets, kind, aggregate):
     assert_alike(model.get_weights(), variables, atol=1e-5)
 
 
-@pytest.mark.feature("Weights of `tfdist.Embedding` load into Keras's, and back")
+@pytest.mark.feature(
+    "Weights of `tfdist.embedding.Embedding` load into Keras's, and back"
+)
 def test_weights_of_keras_and_back(
     strategy, ids, targets, tmp_path, partition_strategy
 ):
     with strategy.scope():
-        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        table = tfdist.embedding.Embedding(
+            ROWS, DIM, partition_strategy=partition_strategy
+        )
         model = model_of(table, keras.optimizers.Adam)
     trained = train(model, ids, targets)
     model.save_weights(tmp_path / "ours.weights.h5")
@@ -402,7 +416,7 @@ def test_weights_of_keras_and_back(
 @pytest.mark.feature("The `mod` row layout in both layers")
 def test_rows_are_dealt_out(strategy):
     with strategy.scope():
-        table = tfdist.Embedding(ROWS, DIM, partition_strategy="mod")
+        table = tfdist.embedding.Embedding(ROWS, DIM, partition_strategy="mod")
         table.build()
     whole = np.array(table.embeddings)
     for first, shard in enumerate(shards(table.embeddings)):
@@ -426,7 +440,7 @@ def test_reshard_on_restore(
         if after == "thirds":
             three = tfdist.FixedShardsPartitioner(3)
             options = {"partition_strategy": "mod", "partitioner": three}
-        return tfdist.Embedding(ROWS, DIM, **options)
+        return tfdist.embedding.Embedding(ROWS, DIM, **options)
 
     with strategy.scope():
         saved = model_of(table(partition_strategy), keras.optimizers.Adam)
@@ -446,7 +460,9 @@ def test_reshard_on_restore(
 
 
 @pytest.mark.feature("`clone_model`, `from_config`, `.keras` keep `partition_strategy`")
-@pytest.mark.parametrize("layer", [tfdist.Embedding, tfdist.EmbeddingBag])
+@pytest.mark.parametrize(
+    "layer", [tfdist.embedding.Embedding, tfdist.embedding.EmbeddingBag]
+)
 def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strategy):
     config = layer(ROWS, DIM, partition_strategy=partition_strategy).get_config()
     json.dumps(config)
@@ -463,12 +479,14 @@ def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strateg
         assert layout.partition_strategy == partition_strategy
 
 
-@pytest.mark.feature("`.keras` of `tfdist.Embedding`, loaded without tfdist")
+@pytest.mark.feature("`.keras` of `tfdist.embedding.Embedding`, loaded without tfdist")
 def test_keras_file_without_tfdist(
     strategy, ids, tmp_path, run_program, partition_strategy
 ):
     with strategy.scope():
-        table = tfdist.Embedding(ROWS, DIM, partition_strategy=partition_strategy)
+        table = tfdist.embedding.Embedding(
+            ROWS, DIM, partition_strategy=partition_strategy
+        )
         model = model_of(table, keras.optimizers.SGD)
     model.save(tmp_path / "model.keras")
     said = run_program(
@@ -478,10 +496,14 @@ def test_keras_file_without_tfdist(
     np.testing.assert_array_equal(np.load(tmp_path / "t.npy"), model.get_weights()[0])
 
 
-@pytest.mark.feature("`tfdist.EmbeddingBag` saved as `.keras`, and loaded in the scope")
+@pytest.mark.feature(
+    "`tfdist.embedding.EmbeddingBag` saved as `.keras`, and loaded in the scope"
+)
 def test_bag_is_loaded_in_the_scope(strategy, bags, tmp_path):
     with strategy.scope():
-        model = bag_model(tfdist.EmbeddingBag(ROWS, DIM, "sqrtn"), "dense", False)
+        model = bag_model(
+            tfdist.embedding.EmbeddingBag(ROWS, DIM, "sqrtn"), "dense", False
+        )
         model.save(tmp_path / "model.keras")
         loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len(shards(loaded.layers[1].embeddings)) == 2
@@ -495,7 +517,7 @@ def test_lookup_knows_how_a_variable_is_split(strategy, bags, partition_strategy
     halves = tfdist.FixedShardsPartitioner(2)
     with strategy.scope(), tfdist.partition_variables(halves, partition_strategy):
         table = keras.Variable(np.arange(ROWS * DIM, dtype="float32").reshape(ROWS, -1))
-    look_up = tfdist.embedding_lookup_sparse_with_distributed_aggregation
+    look_up = tfdist.embedding.embedding_lookup_sparse_with_distributed_aggregation
     ones = [np.ones(len(ids)) for ids in bags]
     np.testing.assert_array_equal(
         look_up(table, as_ragged(bags), None, combiner="sum"),
@@ -515,13 +537,15 @@ def test_lookup_knows_how_a_variable_is_split(strategy, bags, partition_strategy
 def test_id_out_of_range(strategy, ids, targets, kind, wrong):
     with strategy.scope():
         if kind == "bag":
-            layer = tfdist.EmbeddingBag(ROWS, DIM)
+            layer = tfdist.embedding.EmbeddingBag(ROWS, DIM)
             model = keras.Sequential(
                 [keras.Input((SIZE,), dtype="int64"), layer, layers.Dense(1)]
             )
             model.compile("sgd", "mse")
         else:
-            model = model_of(tfdist.Embedding(ROWS, DIM), keras.optimizers.SGD)
+            model = model_of(
+                tfdist.embedding.Embedding(ROWS, DIM), keras.optimizers.SGD
+            )
     ids[3, 2] = wrong
     words = rf"ids of the table .*embedding.* must be from 0 to {ROWS - 1}.*\[{wrong}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
@@ -533,13 +557,13 @@ def test_id_out_of_range(strategy, ids, targets, kind, wrong):
 )
 def test_arguments_of_a_bag(strategy):
     with pytest.raises(ValueError, match="combiner must be one of mean, sqrtn, sum"):
-        tfdist.EmbeddingBag(ROWS, DIM, "max")
+        tfdist.embedding.EmbeddingBag(ROWS, DIM, "max")
     with pytest.raises(ValueError, match="partition_strategy must be one of mod, div"):
-        tfdist.Embedding(ROWS, DIM, partition_strategy="rows")
+        tfdist.embedding.Embedding(ROWS, DIM, partition_strategy="rows")
     with pytest.raises(ValueError, match="input_dim must be a positive whole number"):
-        tfdist.EmbeddingBag(0, DIM)
+        tfdist.embedding.EmbeddingBag(0, DIM)
     with strategy.scope():
-        layer = tfdist.EmbeddingBag(ROWS, DIM)
+        layer = tfdist.embedding.EmbeddingBag(ROWS, DIM)
     with pytest.raises(ValueError, match=r"tensor \[batch, any\]"):
         layer(tf.constant([1, 2]))
     with pytest.raises(ValueError, match="weights must have the shape of the ids"):

@@ -52,9 +52,9 @@ def test_an_id_gets_one_row_and_no_gradient_is_lost(
     with strategy.scope():
         options = {"max_rows": 1000, "seed": 0}
         table = (
-            tfdist.DynamicEmbeddingBag(DIM, "sum", **options)
+            tfdist.embedding.DynamicEmbeddingBag(DIM, "sum", **options)
             if is_bag
-            else tfdist.DynamicEmbedding(DIM, **options)
+            else tfdist.embedding.DynamicEmbedding(DIM, **options)
         )
         model = model_of(
             table, keras.optimizers.SGD(RATE), steps_per_execution=steps_per_execution
@@ -76,7 +76,7 @@ def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
     def built():
         with strategy.scope():
             keras.utils.set_random_seed(0)
-            table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+            table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
             model = model_of(table, keras.optimizers.Adagrad(0.1), "mse")
         return table, model, tf.train.Checkpoint(model=model)
 
@@ -100,7 +100,9 @@ def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
 @pytest.mark.feature("Tables that grow: `placement_report()` has the rows in use")
 def test_the_placement_report_has_the_rows_in_use(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=1_000_000, name="reserved")
+        table = tfdist.embedding.DynamicEmbedding(
+            DIM, max_rows=1_000_000, name="reserved"
+        )
         model = model_of(table, keras.optimizers.Adagrad(0.1))
 
     def rows():
@@ -118,7 +120,7 @@ def test_the_placement_report_has_the_rows_in_use(strategy):
 @pytest.mark.feature("Tables that grow: evaluation creates no row")
 def test_evaluation_creates_no_row(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
         model = model_of(table, "sgd", "mse")
     x = drawn(16)
     loss = model.evaluate(x, np.zeros((16, 1)), batch_size=8, verbose=0)
@@ -130,11 +132,14 @@ def test_evaluation_creates_no_row(strategy):
 @pytest.mark.feature("Tables that grow: admission, eviction, `upsert`, `remove`")
 def test_rows_come_and_go(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(
+        table = tfdist.embedding.DynamicEmbedding(
             DIM,
             max_rows=200,
-            admission=tfdist.CountFilter(2),
-            eviction=[tfdist.EvictRare(2.0), tfdist.EvictUnseen(hours=1)],
+            admission=tfdist.embedding.CountFilter(2),
+            eviction=[
+                tfdist.embedding.EvictRare(2.0),
+                tfdist.embedding.EvictUnseen(hours=1),
+            ],
         )
         model = model_of(table, keras.optimizers.SGD(RATE))
     often, once = np.tile(IDS[:SIZE], (24, 1)), np.tile(IDS[SIZE : 2 * SIZE], (8, 1))
@@ -155,7 +160,9 @@ def test_rows_come_and_go(strategy):
 
 def test_a_row_that_another_id_had_begins_anew(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps, seed=0)
+        table = tfdist.embedding.DynamicEmbedding(
+            DIM, max_rows=2 * strategy.num_ps, seed=0
+        )
         model = model_of(table, keras.optimizers.Adagrad(0.5))
     x = np.tile(IDS[:1], (8, SIZE))
 
@@ -173,7 +180,7 @@ def test_a_row_that_another_id_had_begins_anew(strategy):
 
 def test_a_full_table_refuses_new_ids_and_loses_nothing(strategy, caplog):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=2 * strategy.num_ps)
         model = model_of(table, keras.optimizers.SGD(RATE))
     model.fit(drawn(32), np.zeros(32), batch_size=8, verbose=0)
     assert caplog.text.count("is full") == 1
@@ -198,28 +205,30 @@ def test_a_full_table_refuses_new_ids_and_loses_nothing(strategy, caplog):
 def test_an_optimizer_that_reads_whole_weights_is_refused(strategy, optimizer, options):
     with strategy.scope():
         made = getattr(keras.optimizers, optimizer)(**options)
-        model = model_of(tfdist.DynamicEmbedding(DIM, max_rows=200), made, "mse")
+        model = model_of(
+            tfdist.embedding.DynamicEmbedding(DIM, max_rows=200), made, "mse"
+        )
     with pytest.raises(ValueError, match=r"table that grows.*(Adagrad|Use clipnorm)"):
         model.fit(drawn(8), np.zeros((8, 1)), verbose=0)
 
 
 def test_rows_are_exported_and_given_up_while_a_model_trains(strategy, tmp_path):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(
-            DIM, max_rows=200, eviction=tfdist.EvictRare(3.0), name="table"
+        table = tfdist.embedding.DynamicEmbedding(
+            DIM, max_rows=200, eviction=tfdist.embedding.EvictRare(3.0), name="table"
         )
         model = model_of(table, keras.optimizers.SGD(RATE))
     often = np.tile(IDS[:SIZE], (32, 1))
     x = np.concatenate([often, np.tile(IDS[SIZE : 2 * SIZE], (8, 1))])
     exports = tmp_path / "exports"
-    callbacks = [tfdist.DeltaExport(exports), tfdist.EvictRows()]
+    callbacks = [tfdist.embedding.DeltaExport(exports), tfdist.embedding.EvictRows()]
     options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
     model.fit(x, np.zeros(40), callbacks=callbacks, **options)
     # The export comes first, so the second has what the first eviction gave up.
     assert set(np.concatenate([ids for ids, _ in table.export()])) == set(IDS[:SIZE])
-    (found,) = tfdist.read_export(exports, 1).values()
+    (found,) = tfdist.embedding.read_export(exports, 1).values()
     assert set(found[0]) == set(IDS[: 2 * SIZE])
-    ids, rows = tfdist.read_export(exports)[table.path]
+    ids, rows = tfdist.embedding.read_export(exports)[table.path]
     assert set(ids) == set(IDS[: 2 * SIZE])
     is_kept = np.isin(ids, IDS[:SIZE])
     np.testing.assert_array_equal(rows[is_kept], table.lookup(ids[is_kept]))
@@ -228,7 +237,7 @@ def test_rows_are_exported_and_given_up_while_a_model_trains(strategy, tmp_path)
 def test_rows_are_not_given_up_within_an_epoch(strategy):
     """Whether a step is under way just then or not."""
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
         model = model_of(table, keras.optimizers.SGD(RATE))
     done = []
 
@@ -249,7 +258,7 @@ def test_rows_are_not_given_up_within_an_epoch(strategy):
 
 def test_strings_of_numpy_are_refused_in_words(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=200, key_dtype="string")
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200, key_dtype="string")
         model = keras.Sequential([keras.Input((), dtype="string"), table])
         model.compile("sgd", total)
     words = np.array(["a", "bc"])
@@ -266,7 +275,7 @@ class Subclass(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        self.table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
 
     def call(self, x):
         return self.table(x)
@@ -290,7 +299,7 @@ def test_a_model_that_fit_builds_creates_rows_and_leaves_none_behind(strategy):
 
 def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
         model = model_of(table, keras.optimizers.Adagrad(0.1), "mse")
     x, y = drawn(64), np.float32(drawn(64)[:, :1] % 3)
 
@@ -319,7 +328,7 @@ def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):
         return in_use(shard)
 
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(DIM, max_rows=200)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
         model = model_of(table, keras.optimizers.Adam(0.1))
         model.optimizer.build(model.trainable_variables)
     monkeypatch.setattr(Shard, "in_use", noted)

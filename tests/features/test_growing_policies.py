@@ -67,7 +67,7 @@ class Shift(keras.layers.Layer):
 
 def built():
     """Returns a table and a model whose gradients depend on the ids alone."""
-    table = tfdist.DynamicEmbedding(DIM, max_rows=300, seed=0)
+    table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=300, seed=0)
     inputs = keras.Input((SIZE,), dtype="int64")
     model = keras.Model(inputs, Shift()(table(inputs)))
     # Beside such an epsilon, an accumulator is nothing: an update is RATE times the
@@ -161,7 +161,7 @@ def test_rounds_train_as_one_process_with_larger_batches(strategy, under):
 
     def trained(batch_size):
         keras.utils.set_random_seed(0)
-        table = tfdist.DynamicEmbedding(DIM, max_rows=1000, seed=0)
+        table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=1000, seed=0)
         flat = [table, keras.layers.Flatten(), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((SIZE,), dtype="int64"), *flat])
         model.compile(keras.optimizers.Adagrad(0.1), "mse")

@@ -160,12 +160,15 @@ def dense_model():
 
 
 def embedding_model():
-    table = tfdist.Embedding(23, 4, partition_strategy="mod")
+    table = tfdist.embedding.Embedding(23, 4, partition_strategy="mod")
     return [keras.Input((4,), dtype="int64"), table, layers.Flatten()]
 
 
 def bag_model():
-    return [keras.Input((4,), dtype="int64"), tfdist.EmbeddingBag(23, 4, "sqrtn")]
+    return [
+        keras.Input((4,), dtype="int64"),
+        tfdist.embedding.EmbeddingBag(23, 4, "sqrtn"),
+    ]
 
 
 @pytest.mark.feature(
@@ -287,7 +290,7 @@ def test_nonsense(strategy, counts):
         return counts if len(shape) == 2 else [1] * len(shape)
 
     words = r"partitioner nonsense returned .*dense.*/kernel of shape \(4, 6\)"
-    with pytest.raises(tfdist.PartitionError, match=words):
+    with pytest.raises(tfdist.errors.PartitionError, match=words):
         partitioned(strategy, nonsense)
 
 

@@ -182,7 +182,9 @@ def test_slots_that_are_not_planned(loaded):
 def test_bags_by_columns(strategy):
     columns = tfdist.fixed_size_partitioner(2, axis=1)
     with strategy.scope():
-        bag = tfdist.EmbeddingBag(10, 4, name="by_columns", partitioner=columns)
+        bag = tfdist.embedding.EmbeddingBag(
+            10, 4, name="by_columns", partitioner=columns
+        )
         words = r"by_columns/embeddings of shape \(10, 4\) can be split by rows only"
         with pytest.raises(ValueError, match=words):
             bag.build((None, 3))

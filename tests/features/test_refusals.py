@@ -545,7 +545,9 @@ def test_error_on_a_worker_is_raised(
     """The error is short and raised once; the cluster then continues to train."""
     x, y = regression
     with strategy.scope():
-        model = compiled(tfdist.Embedding(4, 2), layers.Flatten(), layers.Dense(1))
+        model = compiled(
+            tfdist.embedding.Embedding(4, 2), layers.Flatten(), layers.Dense(1)
+        )
     bad = np.full((64, 4), 9)
     data = (bad,) if call.startswith("predict") else (bad, y)
     options = {} if call.endswith("batch") else {"batch_size": 8, "verbose": 0}
@@ -569,7 +571,9 @@ def test_error_of_a_batch_that_was_not_waited_for_is_not_kept(strategy, regressi
             raise KeyError("stopped")
 
     with strategy.scope():
-        model = compiled(tfdist.Embedding(4, 2), layers.Flatten(), layers.Dense(1))
+        model = compiled(
+            tfdist.embedding.Embedding(4, 2), layers.Flatten(), layers.Dense(1)
+        )
     ids = np.zeros((64, 4))
     ids[-1] = 9
     with pytest.raises(KeyError, match="stopped"):
@@ -659,7 +663,7 @@ NEVER_STARTED = """
 import tfdist
 try:
     tfdist.ParameterServerStrategy(startup_timeout=1.0)
-except tfdist.StartupTimeoutError as error:
+except tfdist.errors.StartupTimeoutError as error:
     print(error)
 """
 

@@ -557,7 +557,7 @@ def test_other_shards(strategy, regression, program):
 
 def growing(strategy, **options):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(4, seed=0, name="table", **options)
+        table = tfdist.embedding.DynamicEmbedding(4, seed=0, name="table", **options)
         inputs = keras.Input((), dtype="int64")
         model = keras.Model(inputs, keras.layers.Dense(1)(table(inputs)))
         model.compile(keras.optimizers.Adagrad(0.1), "mse")
@@ -600,18 +600,23 @@ def test_an_export_after_a_restart_lacks_rows_given_up_before(
     data = tf.data.Dataset.from_tensor_slices((x, np.ones(len(x)))).batch(8)
 
     def main(*callbacks):
-        table, model = growing(strategy, max_rows=100, eviction=tfdist.EvictRare(3.0))
-        own = [tfdist.DeltaExport(tmp_path / "exports"), tfdist.EvictRows()]
+        table, model = growing(
+            strategy, max_rows=100, eviction=tfdist.embedding.EvictRare(3.0)
+        )
+        own = [
+            tfdist.embedding.DeltaExport(tmp_path / "exports"),
+            tfdist.embedding.EvictRows(),
+        ]
         options = {"epochs": 3, "steps_per_epoch": STEPS, "verbose": 0}
         model.fit(data, callbacks=[*own, *callbacks], **options)
         return table
 
     killed(main, [(1, 3)], at=(1, 6))
     (tmp_path / "exports" / ".unfinished").mkdir()
-    (first,) = tfdist.read_export(tmp_path / "exports").values()
+    (first,) = tfdist.embedding.read_export(tmp_path / "exports").values()
     assert set(first[0]) == {*stays, *goes}
     table = program(main)
-    ids, rows = tfdist.read_export(tmp_path / "exports")[table.path]
+    ids, rows = tfdist.embedding.read_export(tmp_path / "exports")[table.path]
     assert set(ids) == set(stays)
     np.testing.assert_array_equal(rows, table.lookup(ids))
     assert not list((tmp_path / "exports").glob(".*"))

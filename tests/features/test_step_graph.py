@@ -38,7 +38,7 @@ def exchange(strategy, monkeypatch):
 
 def recommender():
     inputs = keras.Input((20,))
-    table = tfdist.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
+    table = tfdist.embedding.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
     return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(table)))
 
 

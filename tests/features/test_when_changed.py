@@ -190,7 +190,10 @@ def test_batches_of_other_shapes_share_what_a_worker_keeps(
 def recommender():
     """Two tables in shards, of users and items."""
     pair = keras.Input((2,), dtype="int32")
-    both = [tfdist.Embedding(rows, 8)(pair[:, i]) for i, rows in enumerate((50, 20))]
+    both = [
+        tfdist.embedding.Embedding(rows, 8)(pair[:, i])
+        for i, rows in enumerate((50, 20))
+    ]
     return keras.Model(pair, layers.Dense(1)(layers.Concatenate()(both)))
 
 
@@ -255,7 +258,7 @@ def after_lookups(x, epochs):
 
 def test_no_change_of_a_row_is_lost(counting_rows, exchange):
     exchange(0.9, max_age=7)
-    model, table, x = counting_rows(tfdist.Embedding)
+    model, table, x = counting_rows(tfdist.embedding.Embedding)
     model.fit(x, x, batch_size=BATCH, epochs=2, verbose=0)
     np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=2))
 
@@ -292,7 +295,7 @@ def test_all_functions_find_rows_in_one_place_if_steps_name_a_device(
         told(function)
 
     monkeypatch.setattr(_tf, "leave_out_constant_folding", keep)
-    model, table, x = counting_rows(tfdist.Embedding)
+    model, table, x = counting_rows(tfdist.embedding.Embedding)
     model.fit(x, x, batch_size=BATCH, verbose=0)
     np.testing.assert_array_equal(table.get_weights()[0], after_lookups(x, epochs=1))
     flush, *runs = ([*all_nodes(each.graph.as_graph_def())] for each in traced)
@@ -312,7 +315,7 @@ def test_rows_that_a_step_draws_move_in_each_step(strategy, exchange):
     class Drawing(keras.Model):
         def __init__(self):
             super().__init__()
-            self.table = tfdist.Embedding(10, 4)
+            self.table = tfdist.embedding.Embedding(10, 4)
 
         def call(self, x):
             drawn = tf.random.uniform([8, 1], maxval=10, dtype=tf.int32)
@@ -408,7 +411,7 @@ def test_a_step_without_an_optimizer_of_the_model_is_refused(strategy, exchange)
         model.compile("sgd", "mse")
     x, y = data()
     with pytest.raises(
-        tfdist.AsynchronousTrainingError, match="uses no optimizer that"
+        tfdist.errors.AsynchronousTrainingError, match="uses no optimizer that"
     ):
         model.fit(x, y[:, None].astype("float32"), batch_size=BATCH, verbose=0)
 

@@ -122,7 +122,7 @@ def test_half_of_the_bytes(strategy, sent, monkeypatch, shards, optimizer):
 def test_rows_travel_as_they_are(strategy, sent, bfloat16):
     def build():
         inputs = keras.Input((20,))
-        rows = tfdist.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
+        rows = tfdist.embedding.Embedding(50, 6)(keras.ops.cast(inputs > 0, "int32"))
         return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(rows)))
 
     model = compiled(strategy, build, "adagrad", steps_per_execution=10)

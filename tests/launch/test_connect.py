@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from tf_config import Cluster, ClusterError
-from tfdist import ParameterServerStrategy, StartupTimeoutError
+from tfdist import ParameterServerStrategy
 from tfdist.cluster.reach import try_until_reached
 from tfdist.cluster.startup import wait_for_servers
+from tfdist.errors import StartupTimeoutError
 
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses

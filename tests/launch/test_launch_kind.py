@@ -2,8 +2,15 @@
 
 import pytest
 
+import tfdist
 from launch.job.plan import Program
-from launch.job.script_source import kind_of_script, op_libraries
+from launch.job.script_source import (
+    DEFAULT_PS,
+    kind_of_script,
+    num_ps_of,
+    op_libraries,
+)
+from tf_config import contract
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,71 @@ def test_estimators_are_known_by_their_import(line, tmp_path):
     script.write_text(f"import os\n{line}\n")
     assert kind_of_script(Program(str(script))) == "every_task"
     assert kind_of_script(Program(str(script)), "coordinator") == "coordinator"
+
+
+@pytest.mark.parametrize(
+    ("lines", "num_ps", "kind"),
+    [
+        ("import tfdist\ns = tfdist.ParameterServerStrategy()", DEFAULT_PS, "auto"),
+        ("import tfdist\ns = tfdist.MultiWorkerMirroredStrategy()", 0, "auto"),
+        ("import tfdist as td\ns = td.LocalUpdateStrategy()", 0, "auto"),
+        ("from tfdist import RingStrategy as Ring\ns = Ring()", 0, "coordinator"),
+        ("def f():\n    import tfdist\n    tfdist.RingStrategy()", 0, "coordinator"),
+        ("import tfdist.research as r\nr.PipelineStrategy(2)", 0, "coordinator"),
+        ("from tfdist.research import PipelineStrategy", 0, "coordinator"),
+        ("import tfdist\ntfdist.research.PipelineStrategy(2)", 0, "coordinator"),
+        ("import tfdist\n[tfdist.RingStrategy, tfdist.LocalUpdateStrategy]", 0, "auto"),
+        (
+            "import tensorflow as tf\ntf.distribute.MirroredStrategy()",
+            DEFAULT_PS,
+            "auto",
+        ),
+        (
+            "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()",
+            DEFAULT_PS,
+            "auto",
+        ),
+        (
+            "import tfdist\n[tfdist.RingStrategy, tfdist.ParameterServerStrategy]",
+            DEFAULT_PS,
+            "auto",
+        ),
+        (
+            "from tfdist import estimator, MultiWorkerMirroredStrategy",
+            DEFAULT_PS,
+            "every_task",
+        ),
+        ("not python", DEFAULT_PS, "auto"),
+    ],
+)
+def test_the_strategy_of_a_script_says_how_to_start_it(lines, num_ps, kind, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"{lines}\n")
+    program = Program(str(script))
+    found, chosen = num_ps_of(program)
+    assert (found, kind_of_script(program)) == (num_ps, kind)
+    if chosen:
+        assert chosen.startswith(f"{script} uses ")
+        assert f"--num_ps={num_ps}" in chosen
+        assert ("--program=coordinator" in chosen) == (kind == "coordinator")
+    # What was asked for is not said to be chosen.
+    assert "--program" not in num_ps_of(program, "every_task")[1]
+    assert num_ps_of(program, "every_task")[0] == num_ps
+
+
+def test_the_strategies_that_the_launcher_knows_exist():
+    known = {
+        *contract.STRATEGIES_WITH_PS,
+        *contract.STRATEGIES_OF_CHIEF,
+        *contract.STRATEGIES_OF_WORKERS,
+    }
+    strategies = {
+        name
+        for package in (tfdist, tfdist.research)
+        for name in package.__all__
+        if name.endswith("Strategy")
+    }
+    assert strategies == known
 
 
 def test_modules_beside_the_script_are_looked_into(tmp_path, monkeypatch):

@@ -41,5 +41,5 @@ if __name__ == "__main__":
     ):
         try:
             use()
-        except tfdist.LostVariablesError as error:
+        except tfdist.errors.LostVariablesError as error:
             print("lost:", *str(error).split("\n"))

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdist
 
 tf1 = tf.compat.v1
-lookup = tfdist.embedding_lookup_sparse_with_distributed_aggregation
+lookup = tfdist.embedding.embedding_lookup_sparse_with_distributed_aggregation
 CLUSTER = {"ps": ["a:1", "b:1"], "worker": ["c:1"]}
 BAGS = [[1, 3, 1], [9], [], [0, 2, 4, 6, 8], [5, 7]]
 WEIGHTS = np.linspace(0.5, 3.0, sum(map(len, BAGS)), dtype="float32")

@@ -58,7 +58,7 @@ def test_whose_gradients_count_in_a_step(run_program, use_resource):
 
 def optimizer(enough=2, replica=0):
     descent = tf1.train.GradientDescentOptimizer(0.1)
-    return tfdist.SyncReplicasOptimizer(descent, enough, 2, replica)
+    return tfdist.low_level.SyncReplicasOptimizer(descent, enough, 2, replica)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_slots_are_those_of_the_optimizer():
         variable = tf1.get_variable("v", ())
         step = tf1.train.get_or_create_global_step()
         adam = tf1.train.AdamOptimizer()
-        sync = tfdist.SyncReplicasOptimizer(adam, 1, 1, 0)
+        sync = tfdist.low_level.SyncReplicasOptimizer(adam, 1, 1, 0)
         sync.minimize(variable * 2.0, global_step=step)
         assert sync.get_slot_names() == ["m", "v"]
         assert sync.get_slot(variable, "m") is adam.get_slot(variable, "m")

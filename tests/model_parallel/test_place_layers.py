@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import PlanFileError
+from tfdist.errors import PlanFileError
 from tfdist.research import (
     Device,
     DoesNotFitError,

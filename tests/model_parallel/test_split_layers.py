@@ -384,5 +384,5 @@ def test_a_plan_file_with_a_split_that_is_none(split, old, new):
     ).to_json()
     assert tfdist.research.LayerPlan.from_json(text).to_json() == text
     assert old in text
-    with pytest.raises(tfdist.PlanFileError):
+    with pytest.raises(tfdist.errors.PlanFileError):
         tfdist.research.LayerPlan.from_json(text.replace(old, new))

@@ -288,12 +288,12 @@ def table_of(layer):
 
 
 def test_tables_are_split_as_their_layers_can():
-    mod = table_of(lambda: tfdist.Embedding(20, 4, partition_strategy="mod"))
+    mod = table_of(lambda: tfdist.embedding.Embedding(20, 4, partition_strategy="mod"))
     assert mod.dealt
     assert mod.axes == (0,)
-    bag = table_of(lambda: tfdist.EmbeddingBag(20, 4))
+    bag = table_of(lambda: tfdist.embedding.EmbeddingBag(20, 4))
     assert (bag.dealt, bag.rows_only, bag.axes) == (False, True, (0,))
-    plain = table_of(lambda: tfdist.Embedding(20, 4))
+    plain = table_of(lambda: tfdist.embedding.Embedding(20, 4))
     assert (plain.dealt, plain.rows_only, plain.axes) == (False, False, (0, 1))
 
 

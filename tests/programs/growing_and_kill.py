@@ -49,7 +49,7 @@ def planned(x, in_a_round):
 
 def build(strategy):
     with strategy.scope():
-        table = tfdist.DynamicEmbedding(
+        table = tfdist.embedding.DynamicEmbedding(
             DIM, max_rows=100_000, embeddings_initializer=keras.initializers.Constant(1)
         )
         model = keras.Sequential([keras.Input((NEW + OLD,), dtype="int64"), table])

@@ -1,4 +1,4 @@
-"""Load a tfdist.Embedding as a Keras one: MODEL OUTPUT."""
+"""Load a tfdist.embedding.Embedding as a Keras one: MODEL OUTPUT."""
 
 import sys
 

@@ -25,8 +25,8 @@ def build_model(units=40):
 
 plan = tfdist.plan(build_model, num_ps=2)
 plan.save(sys.argv[1])
-plan = tfdist.Plan.load(sys.argv[1])
-strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
+plan = tfdist.planning.Plan.load(sys.argv[1])
+strategy = tfdist.ParameterServerStrategy(placement=tfdist.planning.Planned(plan))
 said = {"planned": plan.imbalance}
 with strategy.scope():
     model = build_model()

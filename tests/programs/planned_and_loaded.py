@@ -12,11 +12,11 @@ import tfdist
 def build_model(optimizer="adam"):
     ids = keras.Input((3,), dtype="int64")
     tables = [
-        tfdist.Embedding(101, 8, name="dealt", partition_strategy="mod"),
-        tfdist.Embedding(64, 8, name="plain"),
+        tfdist.embedding.Embedding(101, 8, name="dealt", partition_strategy="mod"),
+        tfdist.embedding.Embedding(64, 8, name="plain"),
     ]
     flat = [keras.layers.Flatten()(table(ids)) for table in tables]
-    bag = tfdist.EmbeddingBag(3, 300, name="bag")(ids)
+    bag = tfdist.embedding.EmbeddingBag(3, 300, name="bag")(ids)
     tower = keras.Sequential([keras.Input((48,)), keras.layers.Dense(30)], name="tower")
     hidden = [tower(keras.layers.Concatenate()(flat)), keras.layers.Dense(9)(bag)]
     outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(hidden))
@@ -32,7 +32,7 @@ def load():
 planned_from, path = sys.argv[1:]
 build_model().save(path)
 plan = tfdist.plan(load if planned_from == "load" else build_model, num_ps=2)
-strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
+strategy = tfdist.ParameterServerStrategy(placement=tfdist.planning.Planned(plan))
 x, y = np.arange(24).reshape(8, 3) % 3, np.ones((8, 1))
 said = {"planned": plan.imbalance}
 said["dealt"] = next(

@@ -61,7 +61,7 @@ class Cluster:
             gradient = tf.numpy_function(self.wait, [gradient], tf.float32)
             gradient = tf.ensure_shape(gradient, ())
         loss = -gradient * dense - gradient * tf.reduce_sum(tf.gather(table, [1]))
-        optimizer = tfdist.SyncReplicasOptimizer(
+        optimizer = tfdist.low_level.SyncReplicasOptimizer(
             tf1.train.GradientDescentOptimizer(1.0),
             self.enough,
             self.num_replicas,
@@ -73,14 +73,14 @@ class Cluster:
 
     def session(self, replica, hook):
         server = self.servers[1 + replica]
-        tfdist.wait_until_ready(server, DEADLINE)
+        tfdist.low_level.wait_until_ready(server, DEADLINE)
         return tf1.train.MonitoredTrainingSession(
             master=server.target,
             is_chief=replica == 0,
             hooks=[hook, tf1.train.StopAtStepHook(last_step=self.last_step)],
             checkpoint_dir=self.directory,
             save_checkpoint_steps=2,
-            config=tfdist.session_config(server),
+            config=tfdist.low_level.session_config(server),
             log_step_count_steps=None,
         )
 

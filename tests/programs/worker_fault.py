@@ -84,7 +84,7 @@ if fault == "lone_stop":
             history = model.fit(x[:64], x[:64, :1], callbacks=callbacks, **fit)
             values = {float(each) for each in np.ravel(model.get_weights()[0])}
             print(f"SAID {len(history.epoch)} epoch, {values}", file=sys.stderr)
-        except tfdist.LoneCallError as error:
+        except tfdist.errors.LoneCallError as error:
             print(f"SAID {type(error).__name__}: {error}", file=sys.stderr)
     sys.exit()
 model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[Fault()])

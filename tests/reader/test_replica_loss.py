@@ -235,7 +235,7 @@ def test_what_compares_rows_trains_on_each_replica_s_own(strategy, monkeypatch):
     _, logs = fitted(strategy, of_each_feature, own=Views, layers=layers, epochs=5)
     assert np.all(np.isfinite(logs["loss"]))
     monkeypatch.setattr(strategy, "replica_loss", None)
-    with pytest.raises(tfdist.IndivisibleLossError):
+    with pytest.raises(tfdist.errors.IndivisibleLossError):
         fitted(strategy, of_each_feature, own=Views, layers=layers)
 
 
@@ -426,7 +426,7 @@ def test_an_integer_is_that_of_a_replica_with_examples(strategy, sizes, of):
 
 def test_without_the_word_the_refusal_says_both_lines(strategy, monkeypatch):
     monkeypatch.setattr(strategy, "replica_loss", None)
-    with pytest.raises(tfdist.IndivisibleLossError) as raised:
+    with pytest.raises(tfdist.errors.IndivisibleLossError) as raised:
         fitted(strategy, lambda model, x, y, p: tf.reduce_max(p))
     assert "x = tfdist.whole_batch(x)" in str(raised.value)
     line = 'tfdist.MultiWorkerMirroredStrategy(replica_loss="mean")'

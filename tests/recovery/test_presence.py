@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from tf_config import Cluster, Task, TFConfig, contract
-from tfdist import StartupTimeoutError
 from tfdist.cluster.health import NO_ANSWER
 from tfdist.cluster.liveness.activity import Activity
 from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.membership import resolver_of
 from tfdist.cluster.presence import Presence, members_of, min_workers_of
 from tfdist.cluster.startup import wait_for_servers
+from tfdist.errors import StartupTimeoutError
 
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses

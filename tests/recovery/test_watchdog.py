@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tf_config import Cluster, Task, contract
 from tf_config.contract import EXIT_STALLED
-from tfdist import StartupTimeoutError
 from tfdist.cluster.health import problems
 from tfdist.cluster.liveness import supervision
 from tfdist.cluster.liveness.activity import DATA, STEPS, Activity
@@ -26,6 +25,7 @@ from tfdist.cluster.liveness.stall import (
 )
 from tfdist.cluster.liveness.watchdog import StalledError, Watchdog, _end_in_time
 from tfdist.cluster.startup import wait_for_servers
+from tfdist.errors import StartupTimeoutError
 
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses

@@ -262,3 +262,27 @@ def test_the_page_lists_what_flows_around_keras():
     }
     assert set(listed) == made
     assert len(listed) == len(made)
+
+
+def test_the_page_of_errors_has_each():
+    """Every error of the core is public in `tfdist.errors`, and has a row on its page."""
+    made = {
+        name
+        for path in (ROOT / "tfdist").rglob("*.py")
+        if not {"research", "estimator"} & {*path.parts}
+        for name in re.findall(
+            r"^class ([A-Z]\w+)\((?:Error|RefusalError)\b", path.read_text(), re.M
+        )
+    }
+    stub = ast.parse((ROOT / "tfdist" / "errors.pyi").read_text())
+    listed = {
+        alias.name
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    page = (ROOT / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    made.remove("RefusalError")
+    assert listed == made | {"Error"}
+    assert sorted(rows) == sorted(made)

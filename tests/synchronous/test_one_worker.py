@@ -255,7 +255,7 @@ def test_inputs_without_a_common_proportion_are_refused(strategy):
         model = OfTwoInputs()
         model.compile(keras.optimizers.SGD(0.1))
     with pytest.raises(
-        tfdist.UnequalDataError, match="^the inputs .* of 2.*in one array$"
+        tfdist.errors.UnequalDataError, match="^the inputs .* of 2.*in one array$"
     ):
         model.fit(two_inputs(8, 3), verbose=0)
 
@@ -317,7 +317,9 @@ def test_the_number_of_row_splits_does_not_add_up(strategy):
     with strategy.scope():
         model = OfRaggedRows(lambda x: tf.shape(x.row_splits)[0])
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    with pytest.raises(tfdist.IndivisibleLossError, match="through StridedSlice"):
+    with pytest.raises(
+        tfdist.errors.IndivisibleLossError, match="through StridedSlice"
+    ):
         model.fit(ragged_batches(), verbose=0)
 
 
@@ -423,5 +425,5 @@ def test_a_metric_of_rows_is_given_no_number_that_combines_them(strategy):
         circle = keras.losses.Circle()(keras.ops.argmax(y, -1), p)
         return tf.zeros([1, 1]), tf.reshape(circle, [1, 1])
 
-    with strategy.scope(), pytest.raises(tfdist.NotAdditiveError):
+    with strategy.scope(), pytest.raises(tfdist.errors.NotAdditiveError):
         measured(lambda: keras.metrics.AUC(multi_label=True), compared)

@@ -10,8 +10,9 @@ from case_jobs import Job, load
 import launch
 import tf_config
 from tf_config.contract import EXIT_STALLED
-from tfdist import RingStrategy, StartupTimeoutError
+from tfdist import RingStrategy
 from tfdist.cluster.membership import Membership
+from tfdist.errors import StartupTimeoutError
 from tfdist.synchronous import ring
 
 from ..support import jobs

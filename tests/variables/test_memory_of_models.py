@@ -27,13 +27,15 @@ def model_of(table):
 
 
 def partitioned():
-    return tfdist.Embedding(100, 4, partitioner=tfdist.FixedShardsPartitioner(2))
+    return tfdist.embedding.Embedding(
+        100, 4, partitioner=tfdist.FixedShardsPartitioner(2)
+    )
 
 
 TABLES = {
     "whole": lambda: keras.layers.Embedding(100, 4),
     "partitioned": partitioned,
-    "growing": lambda: tfdist.DynamicEmbedding(4, max_rows=100),
+    "growing": lambda: tfdist.embedding.DynamicEmbedding(4, max_rows=100),
 }
 
 

@@ -34,7 +34,8 @@ class PublicNames:
 
     def _add(self, module: str, name: str) -> None:
         full = f"{module}.{name}"
-        if _ROOT.joinpath(*full.split(".")).is_dir():
+        path = _ROOT.joinpath(*full.split("."))
+        if path.is_dir() or path.with_suffix(".pyi").exists():
             self.packages[name] = full
         else:
             self.modules[name] = module

@@ -113,7 +113,7 @@ def embedding_lookup_sparse_with_distributed_aggregation(
 def _check_counter(counter: Any) -> None:
     if counter is not None and not isinstance(counter, LookupBytesCounter):
         raise TypeError(
-            "counter must be None or a tfdist.LookupBytesCounter(), created in the "
+            "counter must be None or a tfdist.embedding.LookupBytesCounter(), created in the "
             f"strategy's scope; received {counter!r}"
         )
 

@@ -91,7 +91,7 @@ def whole_numbers(ids: Any, name: str) -> tf.Tensor:
     if isinstance(ids, tf.SparseTensor):
         raise TypeError(
             f"ids of the table {name} must be dense or ragged; received a SparseTensor. "
-            "Use tfdist.EmbeddingBag, which takes one, or tf.sparse.to_dense"
+            "Use tfdist.embedding.EmbeddingBag, which takes one, or tf.sparse.to_dense"
         )
     ids = tf.convert_to_tensor(ids)
     if ids.dtype in (tf.int32, tf.int64):

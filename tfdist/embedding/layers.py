@@ -122,7 +122,7 @@ class EmbeddingBag(keras.layers.Layer):
 
     Where it moves fewer bytes, each ps sums its own rows of a bag and sends one row: see
     `embedding_lookup_sparse_with_distributed_aggregation`. The table is that of
-    `tfdist.Embedding`: sharded over the ps, updated by row, and saved as one variable.
+    `tfdist.embedding.Embedding`: sharded over the ps, updated by row, and saved as one variable.
 
     Call it with a `tf.RaggedTensor` or a `tf.SparseTensor` of shape `[batch, any]`, or
     with a dense matrix whose rows are padded with `padding`. Optional weights, one per
@@ -137,7 +137,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_initializer: As in `keras.layers.Embedding`.
         aggregate: Whether each ps sums; None to choose by the bytes in each step.
         partitioner: How to split the rows; evenly over all ps by default.
-        partition_strategy: As in `tfdist.Embedding`.
+        partition_strategy: As in `tfdist.embedding.Embedding`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Raises:

@@ -58,7 +58,7 @@ def from_json(text: str) -> tuple[int, tuple[PlannedVariable, ...], float, str]:
         raise
     except ValueError as error:
         raise PlanFileError(
-            f"this is not a plan that tfdist.Plan.save has written: {error}"
+            f"this is not a plan that tfdist.planning.Plan.save has written: {error}"
         ) from error
     return num_ps, variables, target, balance
 

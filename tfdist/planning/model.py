@@ -27,7 +27,7 @@ def plan(
 
         plan = tfdist.plan(build_model, num_ps=4)
         print(plan)
-        strategy = tfdist.ParameterServerStrategy(placement=tfdist.Planned(plan))
+        strategy = tfdist.ParameterServerStrategy(placement=tfdist.planning.Planned(plan))
         with strategy.scope():
             model = build_model()
 

@@ -1,6 +1,6 @@
 """Plans of the ps for each variable of a model, as plain data.
 
-`tfdist.planning.planner` makes a plan; `tfdist.Planned` follows it.
+`tfdist.planning.planner` makes a plan; `tfdist.planning.Planned` follows it.
 """
 
 import functools

@@ -58,7 +58,7 @@ class Planned:
         if not isinstance(plan, Plan):
             raise TypeError(
                 "Planned takes a plan, as tfdist.plan(build_model, num_ps) returns it "
-                f"and tfdist.Plan.load(path) reads it; received {plan!r}"
+                f"and tfdist.planning.Plan.load(path) reads it; received {plan!r}"
             )
         self._plan = plan
         # Kept across restarts: slots may be created after the weights of a next model.

@@ -18,7 +18,7 @@ def refusal_of(name: str) -> ReservedRowsError:
         f"{name} is a table that grows: its rows are reserved, and are read "
         "and written by the ids that have them. For its values, use the layer's "
         "export(), lookup() and upsert(), or a checkpoint or .keras file; for a "
-        "SavedModel, tfdist.frozen(model). An optimizer or an option that reads "
+        "SavedModel, tfdist.embedding.frozen(model). An optimizer or an option that reads "
         "a whole weight (Lamb, Muon, Adafactor, weight decay, use_ema, "
         "a constraint, LoRA) cannot train it: use Adagrad, SGD or Adam"
     )

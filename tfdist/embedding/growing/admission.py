@@ -67,6 +67,7 @@ def admission_of(value: object) -> Admission:
     if value is None or isinstance(value, CountFilter | ProbabilityFilter):
         return value
     raise TypeError(
-        "admission is tfdist.CountFilter(n), tfdist.ProbabilityFilter(p), or None, which "
-        f"gives every id a row when it is first seen; received {value!r}"
+        "admission must be tfdist.embedding.CountFilter(n), "
+        "tfdist.embedding.ProbabilityFilter(p), or None, which gives every id a row when "
+        f"it is first seen; received {value!r}"
     )

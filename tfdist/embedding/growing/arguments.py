@@ -21,8 +21,8 @@ _INSTEAD = {
     "activity_regularizer= has the rows of the step",
     "mask_zero": "0 is an id like any other: call the next layer with "
     "mask=keras.ops.not_equal(ids, 0), or use DynamicEmbeddingBag(padding=0)",
-    "lora_rank": "it adapts a table of a fixed size: use tfdist.Embedding",
-    "lora_alpha": "it adapts a table of a fixed size: use tfdist.Embedding",
+    "lora_rank": "it adapts a table of a fixed size: use tfdist.embedding.Embedding",
+    "lora_alpha": "it adapts a table of a fixed size: use tfdist.embedding.Embedding",
     "input_length": "any length will do, and keras.Input(shape) says which it is",
     "weights": "rows belong to ids: set them by upsert(ids, rows) once the layer is built",
     "partitioner": "rows are dealt to all ps by the hash of their ids",
@@ -56,7 +56,7 @@ def check_names(layer: str, names: Iterable[str]) -> None:
     if refused := [f"{name} ({_INSTEAD[name]})" for name in names if name in _INSTEAD]:
         raise ValueError(
             f"{layer} has no {'; no '.join(refused)}. Its arguments are those of "
-            "tfdist.DynamicEmbedding and keras.layers.Layer"
+            "tfdist.embedding.DynamicEmbedding and keras.layers.Layer"
         )
 
 

@@ -101,8 +101,8 @@ class DeltaExport(keras.callbacks.Callback):
         tables = self._tables()
         if not tables:
             raise ValueError(
-                f"{self.model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag, "
-                "whose rows DeltaExport could export"
+                f"{self.model.name} has no tfdist.embedding.DynamicEmbedding or "
+                "DynamicEmbeddingBag, whose rows DeltaExport could export"
             )
         for path, layer in tables.items():
             if not layer.follows:

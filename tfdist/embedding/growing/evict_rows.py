@@ -35,7 +35,7 @@ class EvictRows(keras.callbacks.Callback):
         if not self._layers():
             raise ValueError(
                 f"{self.model.name} has no growing table with an eviction: give one to "
-                "tfdist.DynamicEmbedding, or leave out EvictRows"
+                "tfdist.embedding.DynamicEmbedding, or leave out EvictRows"
             )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -84,8 +84,8 @@ def _check(model: Any, min_count: float, max_rows: int | None) -> None:
         )
     if not any(isinstance(each, GrowingLayer) for each in _tf.flatten_layers(model)):
         raise ValueError(
-            f"{model.name} has no tfdist.DynamicEmbedding or DynamicEmbeddingBag: export it "
-            "as it is"
+            f"{model.name} has no tfdist.embedding.DynamicEmbedding or "
+            "DynamicEmbeddingBag: export it as it is"
         )
     if not model.built:
         raise ValueError(f"{model.name} is not built yet: call it with ids first")
@@ -143,7 +143,7 @@ def _kept(
         raise ValueError(
             f"{layer.path} does not count how often its rows are looked up, by which "
             "min_count and max_rows choose: create it with follow=True, or with "
-            "eviction=tfdist.EvictUnseen or tfdist.EvictRare"
+            "eviction=tfdist.embedding.EvictUnseen or tfdist.embedding.EvictRare"
         )
     none = np.zeros(0, np.int64), np.zeros((0, layer.output_dim)), np.zeros(0)
     parts: list[tuple[Any, ...]] = [none, *layer.table.export_with_counts(1_000_000)]

@@ -134,7 +134,7 @@ class GrowingLayer(keras.layers.Layer):
         self.built = True
 
     def freeze(self, table: Any) -> None:
-        """Has the layer look up a table that does not grow: see `tfdist.frozen`."""
+        """Has the layer look up a table that does not grow: see `tfdist.embedding.frozen`."""
         self.table = table
         self.is_frozen = self.built = True
 
@@ -287,7 +287,7 @@ class GrowingLayer(keras.layers.Layer):
         if save_type == "savedmodel" and not self.is_frozen:
             raise RefusalError(
                 f"{self.path} grows as it trains, and a SavedModel does not: export "
-                "tfdist.frozen(model), whose tables have the rows of now"
+                "tfdist.embedding.frozen(model), whose tables have the rows of now"
             )
         return super()._trackable_children(save_type, **kwargs)
 

@@ -22,7 +22,7 @@ def ids_of(values: Any, key_dtype: str, path: str) -> tf.Tensor:
     if isinstance(values, tf.SparseTensor):
         raise TypeError(
             f"the ids of {path} are a SparseTensor, and it looks up dense or "
-            "ragged ones: use tfdist.DynamicEmbeddingBag, or tf.sparse.to_dense"
+            "ragged ones: use tfdist.embedding.DynamicEmbeddingBag, or tf.sparse.to_dense"
         )
     values = tf.convert_to_tensor(values)
     check_dtype(values.dtype, key_dtype, path)

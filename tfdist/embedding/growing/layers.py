@@ -44,10 +44,10 @@ class DynamicEmbedding(GrowingLayer):
         key_dtype: `"int64"`, or `"string"`, which is hashed to 63 bits: of a million
             strings, some two share a row with a probability of 5e-8.
         embeddings_initializer: Uniform, normal, truncated normal, or a constant.
-        admission: `tfdist.CountFilter(n)` or `tfdist.ProbabilityFilter(p)`: which ids get a
-            row; None for all.
-        eviction: `tfdist.EvictUnseen`, `tfdist.EvictRare`, `tfdist.EvictSmall`, or several:
-            which rows `evict()` gives up.
+        admission: The ids that get a row, `CountFilter(n)` or `ProbabilityFilter(p)` of
+            `tfdist.embedding`; None for all.
+        eviction: The rows that `evict()` removes, one or several of `EvictUnseen`,
+            `EvictRare` and `EvictSmall` of `tfdist.embedding`.
         follow: Whether it is known of each row when it was last looked up, which
             `DeltaExport` needs. With `EvictUnseen` or `EvictRare` it is.
         seed: The seed of first rows; None to draw one, as
@@ -102,7 +102,7 @@ class DynamicEmbeddingBag(GrowingLayer):
     `tf.SparseTensor` of shape `[batch, any]`, or with a dense matrix whose rows are padded
     with `padding` (strings with `""`), and with optional weights, one per id.
 
-    Cost: as `tfdist.EmbeddingBag`'s, with 8 bytes for an id. Each ps sends its distinct
+    Cost: as `tfdist.embedding.EmbeddingBag`'s, with 8 bytes for an id. Each ps sends its distinct
     rows, or one sum for each bag, whichever takes fewer bytes in a step.
 
     Args:

@@ -33,7 +33,7 @@ _log = logging.getLogger("tfdist")
 class GrowingTable:
     """Looks ids up in a variable, each in the row that it was given.
 
-    Cost: as `tfdist.Embedding`'s, with 8 bytes for an id in place of 4. The index from
+    Cost: as `tfdist.embedding.Embedding`'s, with 8 bytes for an id in place of 4. The index from
     ids to rows stays on the ps, and so does the row's number between a step's lookup
     and its update.
 
