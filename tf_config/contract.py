@@ -79,17 +79,6 @@ CHECKPOINT_MODULE = "tfdist.checkpoint"
 ESTIMATOR_MODULE = "tfdist.estimator"
 """A script that imports it runs in every task."""
 
-STRATEGIES_WITH_PS = frozenset({"ParameterServerStrategy"})
-"""The strategies of tfdist that need parameter servers, by name."""
-
-STRATEGIES_OF_CHIEF = frozenset({"PipelineStrategy", "RingStrategy"})
-"""Those without parameter servers under which the chief alone runs the script."""
-
-STRATEGIES_OF_WORKERS = frozenset(
-    {"LocalUpdateStrategy", "MultiWorkerMirroredStrategy"}
-)
-"""Those under which every worker runs the script."""
-
 FORK_SERVER_MODULE = "tfdist.cluster.fork_server"
 """Imports TensorFlow once, and forks tasks that need not import it again.
 

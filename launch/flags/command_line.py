@@ -125,7 +125,7 @@ def parse(
     if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     if "num_workers" in values and values.num_ps is None:
-        values.num_ps, chosen = num_ps_of(program, values.program)
+        values["num_ps"].value, chosen = num_ps_of(program, values.program)
         if chosen:
             print(chosen, file=sys.stderr, flush=True)
     return values, program

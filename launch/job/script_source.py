@@ -11,14 +11,21 @@ from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
 from launch.job.plan import AUTO, COORDINATOR, EVERY_TASK, Program
-from tf_config.contract import (
-    ESTIMATOR_MODULE,
-    STRATEGIES_OF_CHIEF,
-    STRATEGIES_OF_WORKERS,
-    STRATEGIES_WITH_PS,
-)
+from tf_config.contract import ESTIMATOR_MODULE
 
 DEFAULT_PS = 2
+
+STRATEGIES_WITH_PS = frozenset({"ParameterServerStrategy"})
+"""Strategies of tfdist that need parameter servers."""
+
+STRATEGIES_OF_CHIEF = frozenset({"PipelineStrategy", "RingStrategy"})
+"""Strategies without parameter servers whose script the chief alone runs."""
+
+STRATEGIES_OF_WORKERS = frozenset(
+    {"LocalUpdateStrategy", "MultiWorkerMirroredStrategy"}
+)
+"""Strategies whose script every worker runs."""
+
 # absl defines these in every script that uses it.
 _OF_ANY_SCRIPT = {"help", "log_dir"}
 # As an object that is linked with it names it.

@@ -6,11 +6,13 @@ import tfdist
 from launch.job.plan import Program
 from launch.job.script_source import (
     DEFAULT_PS,
+    STRATEGIES_OF_CHIEF,
+    STRATEGIES_OF_WORKERS,
+    STRATEGIES_WITH_PS,
     kind_of_script,
     num_ps_of,
     op_libraries,
 )
-from tf_config import contract
 
 
 @pytest.mark.parametrize(
@@ -84,9 +86,9 @@ def test_the_strategy_of_a_script_says_how_to_start_it(lines, num_ps, kind, tmp_
 
 def test_the_strategies_that_the_launcher_knows_exist():
     known = {
-        *contract.STRATEGIES_WITH_PS,
-        *contract.STRATEGIES_OF_CHIEF,
-        *contract.STRATEGIES_OF_WORKERS,
+        *STRATEGIES_WITH_PS,
+        *STRATEGIES_OF_CHIEF,
+        *STRATEGIES_OF_WORKERS,
     }
     strategies = {
         name

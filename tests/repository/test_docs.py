@@ -117,6 +117,8 @@ def defined(name):
     file = stub if stub.exists() else path / "__init__.py"
     if (path / f"{rest[0]}.py").exists():
         file = path / f"{rest.pop(0)}.py"
+        stub = file.with_suffix(".pyi")
+        file = stub if stub.exists() else file
     return not rest or rest[0] in names(file)
 
 
