@@ -11,16 +11,17 @@ import runpy
 import sys
 
 from launch import completion
-from tf_config.commands import COMMANDS, CONSOLE, listing
+from tf_config.commands import COMMANDS, CONSOLE, grouped, nearest
 from tf_config.contract import EXIT_USAGE, IMPORTS, TF_CONFIG
 
 _USAGE = f"""\
 {CONSOLE} COMMAND [FLAGS] [SCRIPT [ITS FLAGS]]
 
-{listing()}
+{grouped()}
 
-Each shows its flags with --help; {CONSOLE} --version shows the version, and
+{CONSOLE} COMMAND --help shows the flags of a command, {CONSOLE} --version the version, and
 {CONSOLE} completion what bash and zsh need to complete all of this."""
+_HELP, _VERSION = ("-h", "--help", "help"), ("-V", "--version", "version")
 _OF_SERVER = f"""\
 {CONSOLE} server {COMMANDS["server"][1]}. It has no flags: {TF_CONFIG} describes
 the cluster and the task, and {IMPORTS} lists modules to import before."""
@@ -29,26 +30,28 @@ the cluster and the task, and {IMPORTS} lists modules to import before."""
 def main() -> int:
     """Runs the command that the first argument names; returns only if there is none."""
     name, *arguments = sys.argv[1:] or ["--help"]
+    if name in _HELP and arguments:
+        name, arguments = arguments[0], ["--help"]
     if name == "server" and arguments:
         # TensorFlow, which it imports, takes seconds.
         print(_OF_SERVER)
-        return 0 if arguments == ["--help"] else EXIT_USAGE
+        return 0 if arguments[0] in _HELP else EXIT_USAGE
     if name in COMMANDS:
         # The name tells a command how it was started: `tf_config.commands.as_typed`.
         sys.argv[:] = [f"{CONSOLE} {name}", *arguments]
         _find_modules_here()
         # Not an import: this package imports nothing of tfdist.
         runpy.run_module(COMMANDS[name][0], run_name="__main__")
-    elif name == "--version":
+    elif name in _VERSION:
         print(CONSOLE, importlib.metadata.version("tfdist"))
     elif name == "completion":
         print(completion.script())
-    elif name == "--help":
+    elif name in _HELP:
         print(_USAGE)
     else:
         print(
-            f"{CONSOLE}: error: there is no command {name!r}; there are these:\n\n"
-            f"{listing()}",
+            f"{CONSOLE}: error: there is no command {name!r}."
+            f"{nearest(name, COMMANDS)}\n\n{grouped()}",
             file=sys.stderr,
         )
         return EXIT_USAGE

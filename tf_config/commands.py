@@ -1,6 +1,8 @@
 """The commands of `launch` and `tfdist`, and how a user types each of them."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from tf_config.contract import CHECKPOINT_MODULE, SERVER_MODULE
 
@@ -29,6 +31,14 @@ COMMANDS = {
 CONSOLE = "tfdist"
 """The console command that runs them all, as in `tfdist local`."""
 
+GROUPS = {
+    "run": ("local", "ssh", "slurm", "kubernetes", "ray", "task"),
+    "look": ("jobs", "doctor", "checkpoint"),
+    "measure and plan": ("speedup", "plan", "simulate", "mixing"),
+    "test": ("chaos",),
+}
+"""The commands that users type, by what they are for; launchers alone start the server."""
+
 _MODULES = {module: name for name, (module, _) in COMMANDS.items()}
 # `launch.ray.Executor` is no command.
 # A process is shown with its own command, and `/bin/python -m` is not ours either.
@@ -52,6 +62,40 @@ def listing(package: str = "") -> str:
     }
     width = max(map(len, lines))
     return "\n".join(f"    {typed:{width}}  {does}" for typed, does in lines.items())
+
+
+def grouped() -> str:
+    """Returns a line for each command that users type, in groups."""
+    width = max(map(len, COMMANDS))
+    return "\n\n".join(
+        "\n".join(
+            [
+                f"{title}:",
+                *(f"    {name:{width}}  {COMMANDS[name][1]}" for name in names),
+            ]
+        )
+        for title, names in GROUPS.items()
+    )
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Returns a question such as " Did you mean 'local'?", or "" if no word is near.
+
+    >>> nearest("lokal", COMMANDS)
+    " Did you mean 'local'?"
+    """
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def error_of(module: str, error: Exception, program: str) -> str:
+    r"""Returns the message of a command of tfdist about a mistake of its user.
+
+    >>> error_of("tfdist.plan", ValueError("give one function"), "tfdist plan")
+    'tfdist plan: error: give one function\n(see --help for the flags)'
+    """
+    told = f"{module}: error: {error}\n(see --help for the flags)"
+    return as_typed(told, program)
 
 
 def as_typed(text: str, program: str) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WIDTH = 80
@@ -31,6 +31,47 @@ def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
         "\n".join([f"{title if len(found) > 1 else 'flags'}:", *map(_lines, flags)])
         for title, flags in found.items()
     )
+
+
+def normalized(
+    arguments: Sequence[str], flags: Any, *, has_script: bool = False
+) -> list[str]:
+    """Returns arguments in which flags are spelled as they are defined.
+
+    `-h` becomes `--help`, and a dash in the name of a known flag an underscore.
+
+    Args:
+        arguments: The arguments, without the command itself.
+        flags: The flags, by name, as absl keeps them: each has `boolean`.
+        has_script: Whether the first argument that is no flag is a script. It and what
+            follows, which are its flags, stay as they are.
+    """
+    found: list[str] = []
+    for i, argument in enumerate(arguments):
+        is_value = bool(found) and _waits_for_value(found[-1], flags)
+        is_script = has_script and not (is_value or argument.startswith("-"))
+        if is_script or argument == "--":
+            return [*found, *arguments[i:]]
+        found.append(argument if is_value else _normalized(argument, flags))
+    return found
+
+
+def _normalized(argument: str, flags: Any) -> str:
+    if argument == "-h":
+        return "--help"
+    name, equals, value = argument[2:].partition("=")
+    known = name.replace("-", "_")
+    if known.startswith("no_") and known[3:] in flags:
+        known = f"no{known[3:]}"
+    if argument.startswith("--") and {known, known.removeprefix("no")} & {*flags}:
+        return f"--{known}{equals}{value}"
+    return argument
+
+
+def _waits_for_value(argument: str, flags: Any) -> bool:
+    name = argument.lstrip("-")
+    is_flag = argument.startswith("-") and name in flags
+    return is_flag and not flags[name].boolean
 
 
 def filled(text: str) -> str:

@@ -23,7 +23,7 @@ from launch.loopback.cluster import LogDirError
 from launch.network.ports import PortError
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
-from tf_config.commands import as_typed
+from tf_config.commands import as_typed, nearest
 from tf_config.contract import EXIT_USAGE
 
 _GROUPS = {
@@ -147,7 +147,10 @@ def parse_flags(
         False
     )  # Stop at the script, whose flags may have the same names.
     try:
-        _, *rest = values(list(argv))
+        command, *arguments = argv
+        _, *rest = values(
+            [command, *flag_help.normalized(arguments, values, has_script=True)]
+        )
     except (flags.Error, ValueError) as error:  # ValueError: --noflag=value.
         raise UsageError(_in_words(str(error), values)) from None
     if values.help:
@@ -279,6 +282,8 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
 
 def _in_words(error: str, values: flags.FlagValues) -> str:
     """Rewrites absl's error about a flag's value to say what is allowed."""
+    if unknown := re.match(r"Unknown command line flag '(.*?)'", error):
+        return f"there is no flag --{unknown[1]}.{nearest(unknown[1], values)}"
     match = re.fullmatch(r"flag --(\w+)=(.*?): .*", error, re.DOTALL)
     if match is None or match[1] not in values:
         return error

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 from launch.flags import command_line
-from tf_config.commands import COMMANDS, as_typed
+from tf_config import flag_help
+from tf_config.commands import COMMANDS, GROUPS, as_typed
 
 from ..launch_programs.launcher import ROOT
 from ..support.deadline import PROGRAM_DEADLINE
@@ -60,20 +62,57 @@ def run(console, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"), [((), 0), (("--help",), 0), (("lokal", "train.py"), 2)]
+    ("arguments", "status"),
+    [
+        ((), 0),
+        (("--help",), 0),
+        (("-h",), 0),
+        (("help",), 0),
+        (("lokal", "train.py"), 2),
+    ],
 )
 def test_it_lists_all_commands(run, arguments, status):
     done = run(*arguments)
     output = done.stdout + done.stderr
-    listed = re.findall(r"^    tfdist (\w+)  ", output, re.M)
+    listed = re.findall(r"^    (\w+)  ", output, re.M)
     assert done.returncode == status
-    assert listed == [*COMMANDS]
+    assert listed == [name for group in GROUPS.values() for name in group]
+    # Only the launchers start a server.
+    assert sorted([*listed, "server"]) == sorted(COMMANDS)
     if status:
-        assert done.stderr.startswith("tfdist: error: there is no command 'lokal'")
+        error = "tfdist: error: there is no command 'lokal'. Did you mean 'local'?"
+        assert done.stderr.startswith(error)
 
 
 def test_it_knows_its_version(run):
-    assert re.fullmatch(r"tfdist \d+\.\d+\.\d+\n", run("--version").stdout)
+    for words in ("--version", "-V", "version"):
+        assert re.fullmatch(r"tfdist \d+\.\d+\.\d+\n", run(words).stdout)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("--num-ps=2 train.py --num-ps=3", "--num_ps=2 train.py --num-ps=3"),
+        ("--num-ps 2 --no-chief train.py -h", "--num_ps 2 --nochief train.py -h"),
+        ("-h", "--help"),
+        ("--chief -h", "--chief --help"),
+        ("--not-known=1 train.py", "--not-known=1 train.py"),
+        ("-- --num-ps=2", "-- --num-ps=2"),
+        ("--num_ps -1 train.py", "--num_ps -1 train.py"),
+    ],
+)
+def test_flags_may_have_dashes_up_to_the_script(typed, read):
+    values = flags.FlagValues()
+    flags.DEFINE_integer("num_ps", 2, "", flag_values=values)
+    flags.DEFINE_boolean("chief", None, "", flag_values=values)
+    found = flag_help.normalized(typed.split(), values, has_script=True)
+    assert found == read.split()
+
+
+def test_flags_may_have_dashes_after_names():
+    values = flags.FlagValues()
+    flags.DEFINE_integer("num_ps", 2, "", flag_values=values)
+    assert flag_help.normalized(["m:f", "--num-ps=2"], values) == ["m:f", "--num_ps=2"]
 
 
 @pytest.mark.parametrize("name", ["local", "jobs", "doctor", "plan", "checkpoint"])

@@ -309,7 +309,7 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
         (["--tf_config=absent.json"], "cannot read 'absent.json': No such file"),
         (["--job_name=ps"], "--task_index need the addresses of the cluster"),
         (["--strategy=mirrored"], "multi_worker, ring; received 'mirrored'"),
-        (["--tf_confi=x"], "Did you mean: tf_config"),
+        (["--tf_confi=x"], "Did you mean 'tf_config"),
     ],
 )
 def test_mistakes_are_one_message_and_status_2(run, args, words):

@@ -245,7 +245,7 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
             "--num_ps is a non-negative int.*; received '-1'",
         ),
         (["--chief=maybe", "train.py"], "--chief is true or false; received 'maybe'"),
-        (["--num_pss=1", "train.py"], "Unknown.*num_pss.*Did you mean: num_ps"),
+        (["--num_pss=1", "train.py"], "no flag --num_pss.*Did you mean .num_ps"),
         (
             ["--num_workers=0", "train.py"],
             "--num_ps=2 needs workers.*--num_workers to 1",

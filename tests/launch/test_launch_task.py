@@ -129,7 +129,7 @@ def test_dry_run_prints_a_line_for_the_shell(run):
         (["--job_name=ps", "--task_index=2", *HOSTS, "x.py"], "ps:2 is not in the clu"),
         (["--job_name=ps", "--task_index=x", *HOSTS, "x.py"], "task_index"),
         (["--job_name=chief", "train.py"], "no task that trains"),
-        (["--job_name=chief", "--worker_host=a:1", "x.py"], "Did you mean: worker_hos"),
+        (["--job_name=chief", "--worker_host=a:1", "x.py"], "Did you mean 'worker_hos"),
         (["--job_name=chief", *HOSTS], "no script"),
         (["--job_name=chief", *HOSTS, "absent.py"], "'absent.py' does not exist"),
     ],

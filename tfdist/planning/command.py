@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from tf_config import flag_help
-from tf_config.commands import as_typed
+from tf_config.commands import as_typed, error_of
 from tfdist._support import views
 from tfdist.planning.arguments import (
     BALANCES,
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     ours, theirs = _split(argv[1:])
     usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
-        names = options([argv[0], *ours])[1:]
+        names = options(flag_help.normalized([argv[0], *ours], options))[1:]
         if options.help:
             print(f"{usage}\n{flag_help.describe(options)}")
             return 0
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         lookups = _lookups_of(options.lookups)
         build_model = load_function(names[0], theirs)
     except (flags.Error, ValueError, OSError) as error:
-        print(f"{error}\n\n{usage}", file=sys.stderr)
+        print(error_of("tfdist.plan", error, argv[0]), file=sys.stderr)
         return 2
     try:
         # Imported late: TensorFlow takes seconds to import, and `--help` needs none.

@@ -8,7 +8,7 @@ from pathlib import Path
 from absl import flags
 
 from tf_config import flag_help
-from tf_config.commands import as_typed
+from tf_config.commands import as_typed, error_of
 from tf_config.speedup import Speedup
 from tfdist._support import views
 from tfdist.consistency.setting import policy_of
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Predicts, prints the tables, and returns the exit status."""
     usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
-        names = options(list(argv))[1:]
+        names = options(flag_help.normalized(argv, options))[1:]
         if options.help:
             print(f"{usage}\n{flag_help.describe(options)}")
             return 0
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot:
             view.plot(measured, curves, options.plot)
     except (flags.Error, ValueError, OSError, ImportError) as error:
-        print(f"{error}\n\n{usage}", file=sys.stderr)
+        print(error_of("tfdist.research.simulate", error, argv[0]), file=sys.stderr)
         return 2
     return 0
 

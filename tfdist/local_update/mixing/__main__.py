@@ -8,7 +8,7 @@ from functools import partial
 from absl import flags
 
 from tf_config import flag_help
-from tf_config.commands import as_typed
+from tf_config.commands import as_typed, error_of
 from tfdist.local_update.mixing import graphs, view
 from tfdist.local_update.mixing.topology import Topology
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints the table, draws the graphs if asked, and returns the exit status."""
     usage, options = as_typed(USAGE, argv[0]), _flags()
     try:
-        rest = options(list(argv))[1:]
+        rest = options(flag_help.normalized(argv, options))[1:]
         if options.help:
             print(f"{usage}\n{flag_help.describe(options)}")
             return 0
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot:
             view.plot(topologies, options.plot)
     except (flags.Error, ValueError, OSError, ImportError) as error:
-        print(f"{error}\n\n{usage}", file=sys.stderr)
+        print(error_of("tfdist.local_update.mixing", error, argv[0]), file=sys.stderr)
         return 2
     return 0
 
