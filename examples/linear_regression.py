@@ -2,7 +2,7 @@
 
 A whole cluster on this machine, with a separate chief:
 
-    python -m launch.local --num_ps=2 --num_workers=2 --program=every_task \
+    tfdist local --num_ps=2 --num_workers=2 --program=every_task \
         examples/linear_regression.py
 
 One command per task, on any hosts; worker 0 is the chief:

@@ -3,13 +3,13 @@
 Each worker takes some steps on its own model; then models are mixed. On four workers of
 this machine, the mean of all models after every 10 steps:
 
-    python -m launch.local --num_ps=0 --num_workers=4 examples/local_sgd.py --local_steps=10
+    tfdist local --num_ps=0 --num_workers=4 examples/local_sgd.py --local_steps=10
 
 An outer optimizer on the mean (DiLoCo), or averages with the neighbours on a ring:
 
-    python -m launch.local --num_ps=0 --num_workers=4 \
+    tfdist local --num_ps=0 --num_workers=4 \
         examples/local_sgd.py --local_steps=50 --outer_learning_rate=0.7
-    python -m launch.local --num_ps=0 --num_workers=4 \
+    tfdist local --num_ps=0 --num_workers=4 \
         examples/local_sgd.py --local_steps=10 --mixing=ring
 
 With --local_steps=1 and SGD, this is synchronous training. The data is 5,000 real images

@@ -4,7 +4,7 @@ The script is ordinary Keras 3: only `make_strategy` knows what it runs on.
 
 A cluster of parameter servers and workers, all on this machine:
 
-    python -m launch.local --num_ps=2 --num_workers=2 examples/mnist_cnn.py
+    tfdist local --num_ps=2 --num_workers=2 examples/mnist_cnn.py
 
 One process, on every GPU of this machine, or on the first device only:
 
@@ -14,9 +14,9 @@ One process, on every GPU of this machine, or on the first device only:
 Several synchronous workers that all run this script, or one script whose gradients
 travel around a ring of workers:
 
-    python -m launch.local --num_ps=0 --num_workers=2 \
+    tfdist local --num_ps=0 --num_workers=2 \
         examples/mnist_cnn.py --strategy=multi_worker
-    python -m launch.local --num_ps=0 --num_workers=4 --program=coordinator \
+    tfdist local --num_ps=0 --num_workers=4 --program=coordinator \
         examples/mnist_cnn.py --strategy=ring
 
 The data comes from TFDS. `--dataset=mnist_5k` (see mnist_5k.py) needs no network;

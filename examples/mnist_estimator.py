@@ -5,14 +5,14 @@ changed. mnist_cnn.py is the same model in Keras.
 
 A cluster of parameter servers and workers, and an evaluator, all on this machine:
 
-    python -m launch.local --num_ps=2 --num_workers=2 --evaluator \
+    tfdist local --num_ps=2 --num_workers=2 --evaluator \
         examples/mnist_estimator.py
 
 One process, on one device or on 4 CPU devices, or several synchronous workers:
 
     python examples/mnist_estimator.py --strategy=none
     python examples/mnist_estimator.py --strategy=mirrored
-    python -m launch.local --num_ps=0 --num_workers=2 \
+    tfdist local --num_ps=0 --num_workers=2 \
         examples/mnist_estimator.py --strategy=multi_worker
 
 A second run resumes from the last checkpoint in `--model_dir`.

@@ -8,7 +8,7 @@ computes meanwhile need more than that, so one process cannot train it:
 
 In two stages, each of two workers has half of them:
 
-    python -m launch.local --num_ps=0 --num_workers=2 --program=coordinator \
+    tfdist local --num_ps=0 --num_workers=2 --program=coordinator \
         examples/model_parallel.py
 
 All processes are on this machine, for a process can limit only those beside it.

@@ -3,7 +3,7 @@
 The tables of users, items and tags are spread over the parameter servers. A worker
 receives only the rows that its batch looks up; no process ever holds a whole table:
 
-    python -m launch.local --num_ps=2 --num_workers=2 examples/recommender.py \
+    tfdist local --num_ps=2 --num_workers=2 examples/recommender.py \
         --ratings_dir=ml-latest-small --compare
 
 `--dataset=movielens` reads the CSV files in `--ratings_dir`; without that flag, TFDS
@@ -11,7 +11,7 @@ downloads them. `--compare` first trains in a single process too, and fails if t
 validation errors differ by more than 2%. `--dataset=zipf` generates ratings, for a
 table of any size:
 
-    python -m launch.local --num_ps=2 --num_workers=2 examples/recommender.py \
+    tfdist local --num_ps=2 --num_workers=2 examples/recommender.py \
         --dataset=zipf --rows=20000000
 
 `--dynamic` looks users and items up by the ids that MovieLens gives them, in tables that
@@ -298,7 +298,7 @@ def check_flags() -> None:
     elif not os.environ.get("TF_CONFIG"):
         sys.exit(
             "--strategy=parameter_server needs a cluster: start this script with "
-            "`python -m launch.local --num_ps=2 --num_workers=2`, or pass "
+            "`tfdist local --num_ps=2 --num_workers=2`, or pass "
             "--strategy=one_device."
         )
 
