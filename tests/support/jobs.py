@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
-
-from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = Path(__file__).resolve().parent
