@@ -63,7 +63,7 @@ test-all: $(VENV)/.dev
 	$(STEPS) $(ENGINES) $(PART)
 
 check: $(VENV)/.dev
-	$(STEPS) lint types wheel docs gate doctests
+	$(STEPS) wheel lint types docs doctests gate
 
 doctests:
 	cd $(CHECK) && PYTHONPATH=site $(BIN)/python -m pytest -c /dev/null --rootdir=. -p no:randomly \
