@@ -101,7 +101,8 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "features/test_consistency": (
         "test_no_step_is_staler_than_the_bound[mlp-1]",
         "test_reads_wait_for_the_start_and_writes_for_their_turn[2-cnn]",
-        "test_a_policy_of_a_user_decides_on_the_chief",
+        "test_a_policy_of_a_user_decides_on_the_chief[of0]",
+        "test_a_policy_of_a_user_decides_on_the_chief[of1]",
     ),
     "features/test_data": (
         "test_dataset_from_generator",
@@ -196,7 +197,8 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_a_pair_of_tasks_has_one_message_each_way",
         "test_counts_are_exact_between_exchanges[adam-3]",
         "test_messages_per_step[rows-sgd]",
-        "test_one_worker_computes_what_one_process_does",
+        "test_one_worker_computes_what_one_process_does[1]",
+        "test_one_worker_computes_what_one_process_does[5000]",
         "test_ten_steps_take_ten_times_the_messages_of_one",
         "test_the_value_of_a_split_weight_goes_to_the_worker_only",
         "test_the_rest_of_a_dataset_takes_no_trace_of_its_own",
