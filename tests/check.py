@@ -8,6 +8,7 @@ the step `wheel`, tests run on the built wheel. tests/results.py keeps the resul
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -28,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 ON_WHEEL = ROOT / "build" / "check"
 TARGETS = ("lint", "types", "wheel", "docs", "doctests")
+BESIDE_EACH_OTHER = {*TARGETS} - {"wheel"}
+"""The steps that run at the same time where they are named in a row: each has one process."""
 # Each test has a limit of its own. Where a process hangs all the same, this ends the step.
 LIMIT_OF_THE_GATE = 1500.0  # seconds
 LIMIT_OF_A_PART = 5400.0  # seconds
@@ -132,17 +135,45 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run(step: str, seed: int, on_wheel: bool, options: Sequence[str]) -> Outcome:
-    """Runs a step."""
-    print(f"\n--- {step}", flush=True)
+def groups_of(steps: Iterable[str]) -> list[list[str]]:
+    """Returns the steps once each, those that run at the same time together. Pure."""
+    groups: list[list[str]] = []
+    for step in dict.fromkeys(steps):
+        if groups and BESIDE_EACH_OTHER.issuperset([step, *groups[-1]]):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def run(
+    group: Sequence[str], seed: int, on_wheel: bool, options: Sequence[str]
+) -> list[Outcome]:
+    """Runs the steps of a group, at the same time."""
     began = time.monotonic()
-    if step not in TARGETS:
-        outcome = run_tests(step, seed, on_wheel, options)
-    else:
-        make = ["make", "--no-print-directory", step]
-        outcome = Outcome(step, subprocess.run(make, cwd=ROOT).returncode)
+    if group[0] in TARGETS:
+        return list(_make(group, began))
+    print(f"\n--- {group[0]}", flush=True)
+    outcome = run_tests(group[0], seed, on_wheel, options)
     outcome.seconds = time.monotonic() - began
-    return outcome
+    return [outcome]
+
+
+def _make(targets: Sequence[str], began: float) -> Iterator[Outcome]:
+    """Yields how each target ended, once it has printed its output in one piece."""
+    command, pipe = ("make", "--no-print-directory"), subprocess.PIPE
+    start = functools.partial(
+        subprocess.Popen, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT
+    )
+    processes = {target: start([*command, target]) for target in targets}
+    try:
+        for target, process in processes.items():
+            output = process.communicate()[0].decode(errors="replace")
+            print(f"\n--- {target}\n{output}", flush=True)
+            yield Outcome(target, process.returncode, time.monotonic() - began)
+    finally:
+        for process in processes.values():
+            process.kill()  # Of one that has ended, nothing.
 
 
 def result_of(outcome: Outcome, seed: int) -> dict[str, Any]:
@@ -204,14 +235,14 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = ["--all-engines"] if flags.all_engines else []
     outcomes: dict[str, Outcome] = {}
-    for step in dict.fromkeys(flags.steps):
-        if "wheel" in outcomes and outcomes["wheel"].status != 0:
-            outcomes[step] = Outcome(step)
-            continue
+    for group in groups_of(flags.steps):
         on_wheel = "wheel" in outcomes
-        outcomes[step] = run(step, flags.seed, on_wheel, options)
-        if step in parts.PARTS:
-            results.keep(step, result_of(outcomes[step], flags.seed))
+        if on_wheel and outcomes["wheel"].status != 0:
+            outcomes |= {step: Outcome(step) for step in group}
+            continue
+        outcomes |= zip(group, run(group, flags.seed, on_wheel, options), strict=True)
+        if group[0] in parts.PARTS:
+            results.keep(group[0], result_of(outcomes[group[0]], flags.seed))
     print(f"\n{table(outcomes.values())}", flush=True)
     return 0 if all(each.status == 0 for each in outcomes.values()) else 1
 

@@ -36,6 +36,7 @@ LEFT_OUT = (
     "embedding/test_embedding_lookup::test_each_shard_takes_the_route_that_moves_less",
     "embedding/test_growing_layers::test_it_trains_as_a_table_that_has_all_rows",
     "embedding/test_growing_layers::test_more_bytes_than_there_are_are_not_reserved",
+    "embedding/test_growing_layers::test_more_bytes_than_a_process_has_are_refused",
     "embedding/test_growing_layers::test_rows_that_nobody_has_yet_do_not_reach_an_optimizer",
     "embedding/test_growing_saving::test_a_full_table_is_restored_again_and_again",
     "embedding/test_growing_saving::test_a_model_that_is_restored_goes_on_as_the_one_that_was_saved",
@@ -87,6 +88,7 @@ LEFT_OUT = (
     "launch/test_ssh::test_a_rendered_line_carries_everything_through_two_shells",
 )
 
+# Of a room of tfdist.research, one: it promises less, and nothing outside imports it.
 OF_CLUSTERS: dict[str, Collection[str]] = {
     "differential/test_fixed": ("*",),
     "features/test_callbacks": (
@@ -99,7 +101,8 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "features/test_consistency": (
         "test_no_step_is_staler_than_the_bound[mlp-1]",
         "test_reads_wait_for_the_start_and_writes_for_their_turn[2-cnn]",
-        "test_a_policy_of_a_user_decides_on_the_chief",
+        "test_a_policy_of_a_user_decides_on_the_chief[of0]",
+        "test_a_policy_of_a_user_decides_on_the_chief[of1]",
     ),
     "features/test_data": (
         "test_dataset_from_generator",
@@ -194,7 +197,8 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
         "test_a_pair_of_tasks_has_one_message_each_way",
         "test_counts_are_exact_between_exchanges[adam-3]",
         "test_messages_per_step[rows-sgd]",
-        "test_one_worker_computes_what_one_process_does",
+        "test_one_worker_computes_what_one_process_does[1]",
+        "test_one_worker_computes_what_one_process_does[5000]",
         "test_ten_steps_take_ten_times_the_messages_of_one",
         "test_the_value_of_a_split_weight_goes_to_the_worker_only",
         "test_the_rest_of_a_dataset_takes_no_trace_of_its_own",
@@ -256,16 +260,7 @@ OF_CLUSTERS: dict[str, Collection[str]] = {
     "recovery/test_recovery_cluster": (
         "test_tasks_are_lost_and_training_ends_as_planned[killed]",
     ),
-    "pipeline/test_pipeline": (
-        "test_equals_one_process[chain-4-4-1f1b-adam-False]",
-        "test_stages_compute_in_the_order_of_the_schedule",
-    ),
-    "pipeline/test_pipeline_replicas": ("test_refuses_more_replicas_than_devices",),
-    "pipeline/test_pipeline_stale": (
-        "test_weights_are_those_of_features_replay[stages2-1-3-gpipe]",
-        "test_stages_compute_at_the_same_time",
-    ),
-    "pipeline/test_pipeline_cluster": ("test_each_stage_is_computed_on_its_worker",),
+    "pipeline/test_pipeline": ("test_equals_one_process[chain-4-4-1f1b-adam-False]",),
     "synchronous/test_ring_strategy": (
         "test_tensors_go_from_each_worker_to_the_next_one_only",
     ),

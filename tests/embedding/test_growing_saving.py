@@ -305,13 +305,20 @@ def test_an_exported_model_is_served_without_tfdist(key_dtype, tmp_path, run_pyt
     assert ran.stdout.strip() == "equal", ran.stderr
 
 
-@pytest.fixture
-def exports(tmp_path):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
     """Two exports of a table, of which the second is a delta."""
+    directory = tmp_path_factory.mktemp("exports")
     model = model_of(follow=True)
     fit_with = {"batch_size": 8, "verbose": 0, "epochs": 2}
-    model.fit(X, Y, callbacks=[tfdist.embedding.DeltaExport(tmp_path)], **fit_with)
-    return tmp_path
+    model.fit(X, Y, callbacks=[tfdist.embedding.DeltaExport(directory)], **fit_with)
+    return directory
+
+
+@pytest.fixture
+def exports(exported, tmp_path):
+    """The same exports, which a test may damage."""
+    return shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
 
 
 def test_exports_have_what_the_table_has(exports):

@@ -1,4 +1,4 @@
-"""Run examples/mnist_estimator.py, and record what each task did.
+"""Run examples/mnist_estimator.py, whose folder PYTHONPATH names, and record its tasks.
 
 Each task that trains leaves a file `<task>.json` in the directory of the environment
 variable WITNESS_DIR: its steps, the devices that held its variables, and the last value
@@ -8,19 +8,15 @@ of one of them.
 import functools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
+import mnist_estimator
 import tensorflow as tf
 from absl import app
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
-
-import mnist_estimator  # noqa: E402
-
-from tf_config import TFConfig  # noqa: E402
-from tfdist import estimator  # noqa: E402
+from tf_config import TFConfig
+from tfdist import estimator
 
 
 class Witness(estimator.SessionRunHook):

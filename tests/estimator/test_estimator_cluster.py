@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ..support.jobs import launch, with_environment
+from ..support.jobs import ROOT, launch, path_with, with_environment
 
 WITNESS = Path(__file__).parent / "estimator_witness.py"
 
@@ -31,6 +31,7 @@ class Run:
             *(WITNESS, f"--model_dir={self.model_dir}", *flags),
             WITNESS_DIR=str(witness_dir),
             TF_CPP_MIN_LOG_LEVEL="2",
+            PYTHONPATH=path_with(ROOT / "examples"),
         )
         self.output, self.errors = done.stdout, done.stderr
         self.tasks = {

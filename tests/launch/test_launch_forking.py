@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,9 @@ import launch
 from launch.job import forking
 from launch.job.plan import PlanError, Program, plan
 from tf_config import Cluster
+
+TESTS = Path(__file__).parents[1]
+PROGRAMS = [*TESTS.glob("*/*_cases.py"), TESTS / "estimator" / "estimator_witness.py"]
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4")
 ENVIRON = {"HOME": "/root", "OMP_NUM_THREADS": "2"}
@@ -148,3 +152,8 @@ def test_a_script_that_may_come_too_late_is_spawned(tmp_path, code, late):
     expected = late and f"its script has {late}, which may come too late"
     assert found.pop("chief") == expected
     assert set(found.values()) == {""}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_the_tasks_of_tests_share_one_import_of_tensorflow(program):
+    assert forking.too_late(Program.of([str(program)])) == ""

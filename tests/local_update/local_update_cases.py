@@ -9,13 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+import case_jobs
 import keras
+import multi_worker_cases as synchronous
 import numpy as np
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import case_jobs  # noqa: E402
-import multi_worker_cases as synchronous  # noqa: E402
 
 CASES = {}
 DIRECTORY = ""

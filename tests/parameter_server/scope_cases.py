@@ -11,17 +11,13 @@ import functools
 import logging
 import os
 import sys
-from pathlib import Path
 
+import case_jobs
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import case_jobs  # noqa: E402
 
 CASES = {}
 trained = []

@@ -7,18 +7,14 @@ See multi_worker_cases.py, whose cases these extend; STRATEGY names another stra
 """
 
 import sys
-from pathlib import Path
 
 import keras
+import multi_worker_cases as cases
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
 import tfdist
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
 FIT = {"batch_size": 16, "epochs": 2}

@@ -10,17 +10,13 @@ import os
 import random
 import sys
 import traceback
-from pathlib import Path
 
 import keras
+import multi_worker_cases as cases
 import numpy as np
 import tensorflow as tf
 
 import tfdist
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import multi_worker_cases as cases  # noqa: E402
 
 CASES = {}
 FIT = {**cases.FIT, "epochs": 2}

@@ -1,6 +1,7 @@
 """The packages depend on each other as docs/architecture.md draws them."""
 
 import ast
+import functools
 import importlib.util
 import re
 from collections import defaultdict
@@ -17,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 PICTURE = PAGE.with_name("architecture-packages.svg")
 
 
+@functools.cache
 def modules():
     """Every module by its dotted name."""
     found = {}
@@ -27,8 +29,13 @@ def modules():
     return found
 
 
-def imported(path, names):
+@functools.cache
+def imported(path):
     """The modules that a file imports, at its top, late or for types alone."""
+    return {*imports_of(path, modules())}
+
+
+def imports_of(path, names):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
@@ -44,7 +51,7 @@ def arrows_between(room_of):
     arrows = defaultdict(set)
     for name, path in names.items():
         arrows[room_of(name)] |= {
-            room_of(other) for other in imported(path, names) if other in names
+            room_of(other) for other in imported(path) if other in names
         } - {room_of(name)}
     return arrows
 

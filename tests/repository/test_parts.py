@@ -100,14 +100,30 @@ def test_all_steps_run_and_those_that_need_the_wheel_do_not_without_it(
 ):
     ran = []
 
-    def run(step, *_):
-        ran.append(step)
-        return check.Outcome(step, 1 if step in ("lint", "wheel") else 0)
+    def run(group, *_):
+        ran.append(group)
+        return [check.Outcome(it, 1 if it in ("lint", "wheel") else 0) for it in group]
 
     monkeypatch.setattr(check, "run", run)
     assert check.main(["lint", "types", "types", "wheel", "gate"]) == 1
-    assert ran == ["lint", "types", "wheel"]
+    assert ran == [["lint", "types"], ["wheel"]]
     assert "gate             not run" in capsys.readouterr().out
+
+
+def test_the_targets_between_the_wheel_and_the_tests_run_at_the_same_time():
+    steps = ["wheel", "lint", "types", "lint", "docs", "doctests", "gate"]
+    together = ["lint", "types", "docs", "doctests"]
+    assert check.groups_of(steps) == [["wheel"], together, ["gate"]]
+
+
+def test_each_target_ends_with_its_own_status_and_output(capsys, monkeypatch):
+    monkeypatch.setattr(check, "TARGETS", ("help", "nothing-of-this-name"))
+    ended = check.run(check.TARGETS, 0, False, [])
+    assert [each.status for each in ended] == [0, 2]
+    shown = capsys.readouterr().out
+    assert (
+        shown.index("make check") < shown.index("--- nothing") < shown.index("No rule")
+    )
 
 
 def test_a_step_that_there_is_not_is_refused_with_those_that_there_are(capsys):

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from deadline import DEADLINE, STARTUP_FLAG
+from jobs import SUPPORT, path_with
 
 _REQUESTS = "requests"  # the file that `Job` adds the name of each case to
 _END = "-"
@@ -120,7 +121,7 @@ class Job:
         self._command = [sys.executable, "-m", "launch.local", "--num_ps=0", *launch]
         self._command += [f"--log_dir={directory}/logs", STARTUP_FLAG]
         self._command += [str(program), str(directory)]
-        self._env = {**os.environ, **env}
+        self._env = {**os.environ, "PYTHONPATH": path_with(SUPPORT), **env}
         self._start()
 
     def _start(self) -> None:

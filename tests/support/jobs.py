@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
-
-from .deadline import PROGRAM_DEADLINE, STARTUP_FLAG
+from deadline import PROGRAM_DEADLINE, STARTUP_FLAG
 
 ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = Path(__file__).resolve().parent
 
 
 def run(
@@ -26,12 +26,10 @@ def run(
         status: The exit status that it must have; None for any.
         **environ: More of the environment.
     """
-    # What `make check` tests is a wheel, which PYTHONPATH names.
-    path = os.environ.get("PYTHONPATH", str(ROOT))
     done = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, **environ},
+        env={**os.environ, "PYTHONPATH": path_with(SUPPORT), **environ},
         capture_output=True,
         text=True,
         timeout=PROGRAM_DEADLINE,
@@ -40,6 +38,16 @@ def run(
     said = done.stdout[-4000:] + done.stderr[-4000:]
     assert status is None or done.returncode == status, said
     return done
+
+
+def path_with(*folders: Path) -> str:
+    """Returns the PYTHONPATH of programs that import from more folders.
+
+    A program that sets its path itself is not forked: each of its tasks imports TensorFlow.
+    """
+    # What `make check` tests is a wheel, which PYTHONPATH names.
+    tested = os.environ.get("PYTHONPATH", str(ROOT))
+    return os.pathsep.join([tested, *map(str, folders)])
 
 
 def launch(

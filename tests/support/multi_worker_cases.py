@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
-import case_jobs  # noqa: E402
+import case_jobs
 import keras
 import numpy as np
 import tensorflow as tf
-from deadline import DEADLINE  # noqa: E402
+from deadline import DEADLINE
 
-from tf_config import contract  # noqa: E402
+from tf_config import contract
 
 CASES = {}
 DIRECTORY = ""
@@ -514,11 +515,10 @@ def many_steps(strategy):
 
     model = compiled(strategy, build=build, optimizer=keras.optimizers.Adam)
     x, y = data(250)
-    os.environ[contract.HISTORY] = history_file = tempfile.mktemp()
-    history = model.fit(
-        x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, validation_data=(x, y)
-    )
-    del os.environ[contract.HISTORY]
+    history_file = tempfile.mktemp()
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+    with mock.patch.dict(os.environ, {contract.HISTORY: history_file}):
+        history = model.fit(x, y, validation_data=(x, y), **fit)
     found = result(model, history)
     if not isinstance(strategy, Alone):
         lines = Path(history_file).read_text().splitlines()

@@ -9,19 +9,15 @@ The chief runs them, and writes the results: see case_jobs.py.
 import os
 import signal
 import sys
-from pathlib import Path
 
+import case_jobs
 import keras
+import multi_worker_cases as cases
 import numpy as np
 import tensorflow as tf
+from updates_in_run import UPDATES, after_three
 
 import tfdist
-
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-
-import case_jobs  # noqa: E402
-import multi_worker_cases as cases  # noqa: E402
-from updates_in_run import UPDATES, after_three  # noqa: E402
 
 
 class Counted(tfdist.RingAllReduce):
