@@ -13,7 +13,7 @@ from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job.job import Job
 from launch.job.plan import Program, Remote
-from launch.job.tunnel import LOOPBACK, End, Tunnel, tunnels
+from launch.job.tunnel import LOOPBACK, Tunnel, TunnelEnd, tunnels
 from launch.loopback.cluster import make_job
 from launch.secure import mode
 from tf_config import contract, proxies
@@ -65,7 +65,7 @@ class HostPlanner:
         free = {host: report.ports for host, report in reports.items()}
         self._refuse(example, layout, reports, choice.problems(free))
         ends = {
-            host: End(
+            host: TunnelEnd(
                 layout.addresses[host],
                 port,
                 reports[host].secure["stunnel"],
@@ -166,7 +166,7 @@ class HostPlanner:
         layout: Layout,
         there: Surroundings,
         ports: Mapping[int, Sequence[int]],
-        ends: Mapping[int, End],
+        ends: Mapping[int, TunnelEnd],
     ) -> Job:
         options = dict(self.options)
         if self.checkpoint_dir is not None:

@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class End:
+class TunnelEnd:
     """The files and ports of one host for its end of the tunnels.
 
     Attributes:
@@ -74,7 +74,7 @@ class Tunnel:
 def tunnels(
     cluster: Cluster,
     where: Mapping[Task, int],
-    ends: Mapping[int, End],
+    ends: Mapping[int, TunnelEnd],
     remotes: Mapping[int, Remote],
     python: str,
     env: Mapping[str, str],
@@ -104,5 +104,5 @@ def tunnels(
     return tuple(found)
 
 
-def _address(end: End) -> str:
+def _address(end: TunnelEnd) -> str:
     return f"{end.address}:{end.port}"

@@ -20,7 +20,7 @@ from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import Report
 from launch.job.job import Job
 from launch.job.plan import Remote
-from launch.job.tunnel import End, Tunnel, tunnels
+from launch.job.tunnel import Tunnel, TunnelEnd, tunnels
 from launch.remote import identity
 from launch.secure import mode, stunnel
 from launch.secure.authority import Authority
@@ -241,7 +241,7 @@ def test_every_task_is_at_its_address_on_every_host(num_ps, num_workers, num_hos
         }
     )
     where = assign(tasks, [0.0] * num_hosts)
-    ends = {host: End(f"10.0.0.{host}", 9000 + host) for host in range(num_hosts)}
+    ends = {host: TunnelEnd(f"10.0.0.{host}", 9000 + host) for host in range(num_hosts)}
     remotes = {host: Remote(f"h{host}", ("ssh",), "/data") for host in range(num_hosts)}
     found = tunnels(cluster, where, ends, remotes, "python", {})
     used = sorted({*where.values()})

@@ -204,7 +204,7 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
     Without a watch it stops at `max_steps` only.
     """
 
-    class Executor(base):
+    class CheckpointEvaluator(base):
         """Evaluates each checkpoint of the chief, until the chief has exited."""
 
         def _start_continuous_evaluation(self) -> None:
@@ -233,4 +233,4 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
                 self._schedule.pause(throttle_secs - (time.monotonic() - began))
             return result, should_stop
 
-    return Executor
+    return CheckpointEvaluator

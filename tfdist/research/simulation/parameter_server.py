@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdist.consistency.policy import Consistency, for_workers
-from tfdist.research.simulation.gate import Gate
 from tfdist.research.simulation.process import Process, Steps, Store, sleep
 from tfdist.research.simulation.resources import Resource, Resources
+from tfdist.research.simulation.simulated_gate import SimulatedGate
 from tfdist.research.simulation.simulator import Event, Simulator
 from tfdist.research.simulation.size import size_of
 from tfdist.research.simulation.step_cost import CORES, Hosts, Parts, StepCost
@@ -127,7 +127,7 @@ class _Training:
         epoch_steps: int,
         seed: int,
     ) -> None:
-        self._gate = Gate(for_workers(policy, workers))
+        self._gate = SimulatedGate(for_workers(policy, workers))
         # A step that a policy may let wait reads its weights when it starts.
         cost = cost if self._gate.is_free else replace(cost, segments=1)
         self._cost, self._hosts = cost, hosts

@@ -6,7 +6,7 @@ from tfdist.consistency.schedule import Released, Schedule
 from tfdist.research.simulation.simulator import Event
 
 
-class Gate:
+class SimulatedGate:
     """Releases the workers as the policy's schedule says."""
 
     def __init__(self, policy: Consistency) -> None:
