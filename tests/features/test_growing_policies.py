@@ -11,7 +11,7 @@ import tfdist
 from tfdist import _tf
 from tfdist.data import from_source
 from tfdist.embedding.growing.initial_rows import rows_by
-from tfdist.parameter_server.exchange.policies import narrow
+from tfdist.parameter_server.exchange import narrow
 
 pytestmark = [
     pytest.mark.parameter_server,

@@ -9,7 +9,7 @@ from models import built_in_scope as compiled
 from models import positions
 
 import tfdist
-from tfdist.parameter_server.exchange.policies import narrow
+from tfdist.parameter_server.exchange import narrow
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist import (
+from tfdist.research import (
     Device,
     LayerPlan,
     Links,

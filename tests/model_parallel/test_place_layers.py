@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist import (
+from tfdist import PlanFileError
+from tfdist.research import (
     Device,
     DoesNotFitError,
     LayerEdge,
@@ -18,7 +19,6 @@ from tfdist import (
     LayerNode,
     LayerPlan,
     Links,
-    PlanFileError,
     place_layers,
 )
 from tfdist.research.model_parallel import search

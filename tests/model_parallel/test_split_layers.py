@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdist
-from tfdist import Device, LayerEdge, LayerGraph, LayerMatrix, LayerNode, Links, Split
+from tfdist.research import (
+    Device,
+    LayerEdge,
+    LayerGraph,
+    LayerMatrix,
+    LayerNode,
+    Links,
+    Split,
+)
 from tfdist.research.model_parallel.choose_split import WHOLE
 from tfdist.research.model_parallel.split_graph import resolved_split, with_parts
 from tfdist.research.model_parallel.splitting import dense, embedding

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tfdist import Split, split_layers
+from tfdist.research import Split, split_layers
 from tfdist.research.model_parallel.estimated import estimate_layers
 from tfdist.research.model_parallel.pipeline import steps
 from tfdist.research.model_parallel.splitting.nodes import pieces_of

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import _tf, split_layers
+from tfdist import _tf
+from tfdist.research import split_layers
 from tfdist.research.model_parallel.splitting.nodes import pieces_of
 
 DEVICES = 4
