@@ -17,9 +17,9 @@ from tfdist.embedding.growing.saving import slot_saveables, table_saveables
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.placement.partition import Partition
 from tfdist.variables.initial_value import Unwritten
-from tfdist.variables.layout import DIV, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.reserved_rows import ReservedRowsError
+from tfdist.variables.shard_layout import DIV, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
 WIDTH = 3

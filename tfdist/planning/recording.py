@@ -14,7 +14,7 @@ from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.weight import Weight
 from tfdist.variables.creation import Request, being_created, spec_of
-from tfdist.variables.layout import MOD
+from tfdist.variables.shard_layout import MOD
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.context import setting
 from tfdist.placement.variable_spec import VariableSpec
-from tfdist.variables.layout import DIV, MOD, Layout
+from tfdist.variables.shard_layout import DIV, MOD, ShardLayout
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def check_partitioner(partitioner: object) -> None:
         )
 
 
-def shard_name(name: str, layout: Layout, index: int) -> str:
+def shard_name(name: str, layout: ShardLayout, index: int) -> str:
     """Names a shard by its indices: `table[0:500]`, `kernel[:, 8:16]`, `table[1::2]`."""
     if layout.partition_strategy == MOD:
         return f"{name}[{index}::{len(layout.partition.bounds)}]"

@@ -23,7 +23,7 @@ from tfdist.parameter_server.caching.tables import Table, tables_of
 from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
-from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
 from tfdist.parameter_server.step_graph.step_graph import StepGraph, captures_of
@@ -70,7 +70,7 @@ class CachedSteps:
             self._tables = tables_of(lookups, handles, known)
             return {each for table in self._tables for each in table.placeholders}
 
-        self._local = local = LocalSteps(
+        self._local = local = StepOnCopies(
             step, lambda _: True, lambda handles: kept(handles, variables), tables
         )
         self._blocks = blocks_of(local.variables, local.captured, known)
@@ -168,7 +168,7 @@ class CachedSteps:
             block.refresh(state, handles, rate, self._exchange)
             for block, state in zip(self._blocks, states, strict=True)
         ]
-        # In the order of `LocalSteps`: blocks are in that of their names.
+        # In the order of `StepOnCopies`: blocks are in that of their names.
         values: list[Any] = [None] * len(self._local.variables)
         for block, state in zip(self._blocks, states, strict=True):
             values[block.weight] = state.value

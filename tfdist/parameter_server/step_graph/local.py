@@ -24,7 +24,7 @@ from tfdist.parameter_server.step_graph.step_graph import (
 from tfdist.parameter_server.step_graph.unrolling import copies
 
 
-class LocalSteps:
+class StepOnCopies:
     """A step that computes with copies of its variables.
 
     Args:

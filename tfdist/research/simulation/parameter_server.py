@@ -33,7 +33,7 @@ LINKS = "the links"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """Results of a simulated training run after its warm-up, if it has one.
 
     `dropped` steps had gradients that came too late. `busy` is the share of its
@@ -77,7 +77,7 @@ def simulate(
     steps: int = 0,
     epoch_steps: int = 0,
     seed: int = 0,
-) -> Outcome:
+) -> SimulationResult:
     """Simulates training until that many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
@@ -95,7 +95,7 @@ def simulate(
     size = size_of(policy, workers, steps)
     workers, steps = size.workers, size.steps
 
-    def outcome(hosts: Hosts) -> Outcome:
+    def outcome(hosts: Hosts) -> SimulationResult:
         return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
 
     found = outcome(hosts)
@@ -148,7 +148,7 @@ class _Training:
         self._messages = Store()
         self._moving = dict.fromkeys(self._parts.resources, 0)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         Process(self._simulator, self._chief())
         for worker in range(self._workers):
             Process(self._simulator, self._worker(worker))
@@ -160,7 +160,7 @@ class _Training:
                 f"steps of {self._workers} workers"
             )
         seconds = now.time - warm.time
-        return Outcome(
+        return SimulationResult(
             steps=now.steps - warm.steps,
             dropped=now.dropped - warm.dropped,
             seconds=seconds,
