@@ -19,7 +19,7 @@ from launch.engines.here import Run, cancel, follow, logs
 from launch.engines.layout import record_of
 from launch.engines.ray_handle import DriverHandle
 from launch.engines.ray_places import Places
-from launch.engines.ray_request import Request, describe
+from launch.engines.ray_request import RayRequest, describe
 from launch.engines.record import Record
 from launch.job.job import Job
 from launch.loopback import foreground
@@ -42,7 +42,7 @@ class RayJob:
         plan: Plans it on the nodes that Ray has chosen, after a look at them.
     """
 
-    request: Request
+    request: RayRequest
     example: Job
     plan: Callable[[Places], Job]
 

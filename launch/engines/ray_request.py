@@ -60,7 +60,7 @@ class PlacementGroup:
 
 
 @dataclass(frozen=True)
-class Request:
+class RayRequest:
     """The request of a job to Ray.
 
     Attributes:
@@ -85,7 +85,7 @@ class Request:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Request":
+    def from_dict(cls, value: Mapping[str, Any]) -> "RayRequest":
         """Reads what `as_dict` wrote."""
         both = {
             name: tuple(

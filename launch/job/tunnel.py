@@ -6,7 +6,7 @@ from typing import Any
 
 from launch.job.plan import Remote
 from launch.secure import stunnel
-from launch.secure.stunnel import Route
+from launch.secure.stunnel import TunnelRoute
 from tf_config import Cluster, Task, split_address
 
 LOOPBACK = "127.0.0.1"
@@ -84,7 +84,7 @@ def tunnels(
     if len(hosts) == 1:
         return ()
     routes = [
-        Route(
+        TunnelRoute(
             task, split_address(cluster.address(task))[1], _address(ends[where[task]])
         )
         for task in cluster.tasks()

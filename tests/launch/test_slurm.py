@@ -20,7 +20,7 @@ from launch.engines.engine import ENDED, STARTING, EngineError
 from launch.engines.record import Record
 from launch.engines.slurm_allocation import SlurmNode
 from launch.engines.slurm_client import SlurmJob
-from launch.engines.slurm_script import Batch, Part
+from launch.engines.slurm_script import Batch, JobPart
 from launch.flags.command_line import UsageError
 
 from ..launch_programs.launcher import DEADLINE
@@ -56,7 +56,7 @@ def test_a_refusal_of_sbatch_is_said_without_sinfo(monkeypatch, tmp_path):
 def a_batch(**changed):
     return Batch(
         **{
-            **{"name": "job", "parts": [Part(2, 3)], "command": ["true"]},
+            **{"name": "job", "parts": [JobPart(2, 3)], "command": ["true"]},
             **{"cwd": "/", "output": "/dev/null", "warning": 40},
             **changed,
         }
@@ -152,7 +152,7 @@ def test_an_allocation_that_says_nothing_of_tasks_is_used_as_it_is():
 
 
 def test_a_range_of_nodes_and_their_loss():
-    text = slurm_script.render(a_batch(parts=[Part(3, 2, least=2)]))
+    text = slurm_script.render(a_batch(parts=[JobPart(3, 2, least=2)]))
     assert "#SBATCH --nodes=2-3\n" in text
     assert "no-kill" not in text
     text = slurm_script.render(a_batch(may_lose_nodes=True))
@@ -163,7 +163,7 @@ def test_a_range_of_nodes_and_their_loss():
 def test_a_heterogeneous_job():
     text = slurm_script.render(
         a_batch(
-            parts=[Part(2, 1, 1), Part(1, 2)],
+            parts=[JobPart(2, 1, 1), JobPart(1, 2)],
             options={"partition": "cpu,gpu"},
             extra=["--exclusive", "--mail-type=END"],
         )

@@ -13,7 +13,7 @@ from tfdist.local_update.arguments import checked_fragments
 from tfdist.local_update.fragment import one_each
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.rounds import Rounds, balanced_groups
+from tfdist.local_update.mix_schedule import MixSchedule, balanced_groups
 
 from ..support.deadline import DEADLINE
 from .mailboxes_in_memory import Crew, Dies, train
@@ -46,7 +46,7 @@ def test_equal_layers_go_to_the_groups_in_turn(layers, data):
 @given(local_steps=st.integers(1, 40), steps=st.integers(0, 130), data=st.data())
 def test_each_fragment_is_mixed_once_per_round(local_steps, steps, data):
     fragments = data.draw(st.integers(1, local_steps))
-    rounds = Rounds(local_steps, fragments)
+    rounds = MixSchedule(local_steps, fragments)
     mixed = [rounds.step() for _ in range(steps)]
     order = [each for each in mixed if each is not None]
     assert order == [i % fragments for i in range(len(order))]

@@ -12,7 +12,7 @@ from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_overlap
 from tfdist.local_update.messenger import GivenUpError
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.rounds import after_overlap
+from tfdist.local_update.mix_schedule import after_overlap
 
 from ..support.deadline import DEADLINE
 from .mailboxes_in_memory import Crew, train

@@ -17,7 +17,7 @@ from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
 from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.rejoin import Record, Request
+from tfdist.local_update.rejoin import RejoinRequest, StartRecord
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
@@ -52,7 +52,7 @@ class LocalUpdateDriver(DefaultDriver):
         workers: LocalPeers,
         mix_of: Callable[[Any], Mix],
         is_mean: bool,
-        rejoin_listener: Callable[[Callable[[Request], str]], RejoinListener],
+        rejoin_listener: Callable[[Callable[[RejoinRequest], str]], RejoinListener],
         rejoining: Rejoining | None,
         settings: Mapping[str, Any],
     ) -> None:
@@ -136,7 +136,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._exchange.fit = self._fits
         try:
             state = self._come_back(arguments)
-            record = self._ahead.record if self._ahead else Record()
+            record = self._ahead.record if self._ahead else StartRecord()
             with self._workers.starting(record, replays=state is not None):
                 agreement.check_settings(self._settings, self._workers)
                 agreement.check_arguments(arguments, self._workers)
@@ -172,7 +172,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._ahead = FitPlace.of(state[0])
         return state
 
-    def _begun(self, model: Any, record: Record, state: State | None) -> None:
+    def _begun(self, model: Any, record: StartRecord, state: State | None) -> None:
         """Takes over the state of the others, if they began before this worker."""
         self._workers.started()
         mix = self._mix(model)
@@ -184,7 +184,7 @@ class LocalUpdateDriver(DefaultDriver):
             mix.hand_over = lambda uncounted: self._hand_over(model, record, uncounted)
             self._exchange.rejoin_listener = self._rejoin_listener
 
-    def _hand_over(self, model: Any, record: Record, uncounted: int) -> None:
+    def _hand_over(self, model: Any, record: StartRecord, uncounted: int) -> None:
         assert self._logs is not None
         assert self._shares is not None
         mix = self._mix(model)

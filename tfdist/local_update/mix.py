@@ -10,9 +10,9 @@ import numpy as np
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.fragment import Fragment, one_each
+from tfdist.local_update.mix_schedule import MixSchedule, after_overlap, balanced_groups
 from tfdist.local_update.mixing import Mixing
 from tfdist.local_update.model_vector import ModelVector
-from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
 
 
 class Mix:
@@ -51,7 +51,7 @@ class Mix:
     ) -> None:
         self._exchange = exchange
         self._overlap = overlap
-        self._rounds = Rounds(local_steps, fragments)
+        self._rounds = MixSchedule(local_steps, fragments)
         # The fragment that is being mixed, as it was then, and what the mix makes of it.
         self._under_way: tuple[Fragment, np.ndarray, Future[np.ndarray]] | None = None
         self.steps = 0

@@ -77,7 +77,7 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class StrategyParts:
     """The components that send steps to workers and hear of lost ones."""
 
     activity: Activity
@@ -98,7 +98,9 @@ class Parts:
             self.in_flight.rounds.worker_lost(replica)
 
 
-def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Parts:
+def parts_of(
+    strategy: Any, settings: Settings, cluster: WatchedCluster
+) -> StrategyParts:
     """Builds the parts of a strategy that are connected to its cluster."""
     activity = cluster.activity
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -116,7 +118,7 @@ def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Part
     )
     # All of them before anybody is observed: a worker may be lost at any time, which
     # another thread then tells to each.
-    parts = Parts(
+    parts = StrategyParts(
         activity,
         coordinator,
         step_counter,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.weight import Weight
-from tfdist.variables.creation import Request, being_created, spec_of
+from tfdist.variables.creation import SplitRequest, being_created, spec_of
 from tfdist.variables.shard_layout import MOD
 
 
@@ -23,7 +23,7 @@ class _Variable:
 
     spec: VariableSpec
     variable: tf.Variable
-    request: Request
+    request: SplitRequest
     keras_variable: "weakref.ref[keras.Variable] | None"
 
     @property

@@ -20,7 +20,7 @@ from tfdist.variables.shard_layout import DIV, MOD, ShardLayout
 
 
 @dataclass(frozen=True)
-class Request:
+class SplitRequest:
     """Request of a scope for how to split its variables.
 
     Attributes:
@@ -48,7 +48,7 @@ class Creation:
 
     path: str | None = None
     initializer: Any = None
-    request: Request = Request()
+    request: SplitRequest = SplitRequest()
 
 
 # A context variable, because the calls between those who know and those who ask are Keras's
@@ -98,7 +98,7 @@ def partition_variables(
         )
     # The `mod` layout deals out rows, and has no meaning for columns.
     rows_only = rows_only or partition_strategy == MOD
-    with creating(request=Request(partitioner, partition_strategy, rows_only)):
+    with creating(request=SplitRequest(partitioner, partition_strategy, rows_only)):
         yield
 
 

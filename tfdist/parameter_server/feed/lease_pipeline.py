@@ -12,7 +12,7 @@ from tfdist.parameter_server.step_graph.copies import without_seeds
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 
 
-class Pipeline:
+class LeasePipeline:
     """A graph that reads a lease on a worker, for any number of functions."""
 
     def __init__(self, function: Any, definition: Any, key: str) -> None:
@@ -38,7 +38,7 @@ class Pipeline:
 
 
 def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces the reader of a lease: the arguments of a `Pipeline`.
+    """Traces the reader of a lease: the arguments of a `LeasePipeline`.
 
     Raises:
         OnlyTheChiefReads: If workers cannot run it.

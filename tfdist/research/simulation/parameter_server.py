@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tfdist.consistency.policy import Consistency, for_workers
 from tfdist.research.simulation.process import Process, Steps, Store, sleep
-from tfdist.research.simulation.resources import Resource, Resources
+from tfdist.research.simulation.resources import Resources, SharedResource
 from tfdist.research.simulation.simulated_gate import SimulatedGate
 from tfdist.research.simulation.simulator import Event, Simulator
 from tfdist.research.simulation.size import size_of
@@ -113,7 +113,7 @@ class _Counts:
     steps: int = 0
     dropped: int = 0
     lost: dict[str, float] = field(default_factory=dict)
-    used: dict[Resource, float] = field(default_factory=dict)
+    used: dict[SharedResource, float] = field(default_factory=dict)
 
 
 class _Training:
@@ -252,7 +252,7 @@ class _Training:
         yield event
         yield from steps
 
-    def _move(self, amount: float, uses: Mapping[Resource, float]) -> Steps:
+    def _move(self, amount: float, uses: Mapping[SharedResource, float]) -> Steps:
         """Moves bytes between a worker and the chief, or all ps."""
         # The worker's own link is a limit, and not a resource: nobody else uses it. Its
         # burst passes another link at once only if that is idle too.
@@ -265,7 +265,9 @@ class _Training:
         for each in uses:
             self._moving[each] -= 1
 
-    def _do(self, amount: float, uses: Mapping[Resource, float], limit: float) -> Steps:
+    def _do(
+        self, amount: float, uses: Mapping[SharedResource, float], limit: float
+    ) -> Steps:
         """Runs a part of a step, and notes how much longer it took than alone."""
         began = self._simulator.now
         amount *= self._factor()
