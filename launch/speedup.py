@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Size:
+class PlannedRun:
     """One run to make.
 
     Attributes:
@@ -94,7 +94,7 @@ class Size:
 
 def schedule(
     workers: Sequence[str], policies: Sequence[str], repeats: int
-) -> list[Size]:
+) -> list[PlannedRun]:
     """Returns the runs: every size once, then again in reverse, and so on.
 
     A machine that gets slower meanwhile is so for all sizes.
@@ -118,7 +118,7 @@ def schedule(
             )
     once = [(size, policy) for size in sizes for policy in policies]
     return [
-        Size(size, policy, repeat)
+        PlannedRun(size, policy, repeat)
         for repeat in range(repeats)
         for size, policy in (once[::-1] if repeat % 2 else once)
     ]
@@ -219,7 +219,7 @@ def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
 
 def _measure(
     measured: Speedup,
-    sizes: Sequence[Size],
+    sizes: Sequence[PlannedRun],
     values: flags.FlagValues,
     program: Program,
     hosts: ShapedHosts | None,
@@ -251,7 +251,7 @@ def _job(
     return local.job_of(values, program, make_cluster)
 
 
-def _run_of(size: Size, found: Measured) -> Run:
+def _run_of(size: PlannedRun, found: Measured) -> Run:
     return Run(
         workers=size.workers,
         consistency=size.consistency,
@@ -263,7 +263,7 @@ def _run_of(size: Size, found: Measured) -> Run:
     )
 
 
-def _report(found: Measured, size: Size, job: Job) -> str:
+def _report(found: Measured, size: PlannedRun, job: Job) -> str:
     if found.status:
         why = "; ".join(found.reasons) or f"exit status {found.status}"
         return f"failed ({why}); see {job.log_dir}"
@@ -291,13 +291,13 @@ def _end_if_interrupted(found: Measured) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _describe(size: Size, values: flags.FlagValues) -> str:
+def _describe(size: PlannedRun, values: flags.FlagValues) -> str:
     workers = f"{size.workers} worker{'s' if size.workers > 1 else ''}"
     links = f", links of {values.rate}" if values.rate else ""
     return f"{workers}, {size.consistency}{links}, repeat {size.repeat + 1}"
 
 
-def _name(size: Size) -> str:
+def _name(size: PlannedRun) -> str:
     policy = size.consistency.replace(":", "-")
     return f"{size.workers}-workers-{policy}-{size.repeat}"
 

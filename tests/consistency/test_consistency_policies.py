@@ -17,8 +17,8 @@ from tfdist.consistency.combinations import (
     is_free,
 )
 from tfdist.consistency.policy import Phase, check_consistency, for_workers
-from tfdist.consistency.schedule import Released, Schedule
 from tfdist.consistency.setting import setting_of
+from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
 from tfdist.parameter_server.exchange.policies import Every
@@ -30,7 +30,7 @@ class Cluster:
     """Workers that run steps; `choose` decides whose turn it is."""
 
     def __init__(self, policy: Any, workers: int) -> None:
-        self.schedule = Schedule(for_workers(policy, workers))
+        self.schedule = StepSchedule(for_workers(policy, workers))
         self.workers = range(workers)
         self.started: set[int] = set()
         self.computed: set[int] = set()
@@ -142,7 +142,7 @@ def test_nobody_waits_without_a_bound(policy, workers, data):
 
 
 def test_a_fast_worker_waits_at_its_write():
-    schedule = Schedule(BoundedStaleness(2))
+    schedule = StepSchedule(BoundedStaleness(2))
     schedule.arrive(0)
     for _ in range(2):
         assert schedule.arrive(1).started == [1]
@@ -155,7 +155,7 @@ def test_a_fast_worker_waits_at_its_write():
 
 
 def test_a_lost_worker_holds_nobody_up():
-    schedule = Schedule(BoundedStaleness(0))
+    schedule = StepSchedule(BoundedStaleness(0))
     schedule.arrive(0)
     assert schedule.arrive(1).started == []
     assert schedule.leave(0).started == [1]
@@ -286,7 +286,7 @@ def test_a_policy_of_a_user_needs_two_methods():
             return True
 
     check_consistency(Alternating())
-    schedule = Schedule(Alternating())
+    schedule = StepSchedule(Alternating())
     assert schedule.arrive(1).started == []
     assert schedule.arrive(0).started == [0]
     assert schedule.computed(0).started == [1]

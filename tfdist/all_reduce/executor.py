@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfdist.all_reduce.half_precision import to_wire, travels_as
-from tfdist.all_reduce.schedule import Schedule, Transfer
+from tfdist.all_reduce.schedule import Transfer, TransferSchedule
 
 IN_FLIGHT_BYTES = 1_000_000
 """The most bytes that may be in flight to a device.
@@ -75,7 +75,7 @@ class Turns:
 
 
 def all_reduce(
-    schedule: Schedule,
+    schedule: TransferSchedule,
     chunks: Sequence[Sequence[Chunk]],
     devices: Sequence[str],
     wire_dtype: tf.DType | None = None,

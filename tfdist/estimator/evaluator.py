@@ -100,7 +100,7 @@ class RetryingEvaluator:
                 )
 
 
-class Schedule:
+class EvaluationSchedule:
     """Decides when the next evaluation begins, and when the last one has ended.
 
     TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
@@ -209,7 +209,7 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
 
         def _start_continuous_evaluation(self) -> None:
             newest, steps = self.estimator.latest_checkpoint, self._train_spec.max_steps
-            self._schedule = Schedule(newest, steps, watch)
+            self._schedule = EvaluationSchedule(newest, steps, watch)
             spec = self._eval_spec
             with self._schedule.told_to_end():
                 self._schedule.pause(spec.start_delay_secs)

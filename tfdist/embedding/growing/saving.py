@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.hashing import bounds_of, buckets_of
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
-from tfdist.embedding.growing.shard import Shard
 
 # Of a line of what is known: that of the origin, of an id with a row, and of one without.
 _ORIGIN, _ROW, _WAITING = range(3)
@@ -48,7 +48,7 @@ class _Saveable(_tf.SaveableObject):
 
     def __init__(
         self,
-        shard: Shard,
+        shard: GrowingShard,
         index: int,
         num_shards: int,
         name: str,
@@ -169,7 +169,7 @@ class _Saveable(_tf.SaveableObject):
         ]
 
 
-def _in_use(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
+def _in_use(shard: GrowingShard) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the ids and rows of a shard: the same for a table and its slots in one save.
 
     A checkpoint does not wait for a step that takes too long, and such a step may create
@@ -179,7 +179,7 @@ def _in_use(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
         return shard.in_use()
     # Kept by the graph, since a tensor keeps its graph alive.
     kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
-    of_shards: dict[Shard, Any] = kept[0] if kept else {}
+    of_shards: dict[GrowingShard, Any] = kept[0] if kept else {}
     kept[:] = [of_shards]
     if shard not in of_shards:
         of_shards[shard] = shard.in_use()

@@ -19,7 +19,7 @@ from tfdist.parameter_server.caching.blocks import (
     moves_of,
 )
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.caching.tables import Table, tables_of
+from tfdist.parameter_server.caching.tables import CachedTable, tables_of
 from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
@@ -62,7 +62,7 @@ class CachedSteps:
         captured = [outside for outside, _ in step.function.graph.captures]
         known = strategy.extended.placed.of_handles(captured)
         variables = [variable for variable, _ in known]
-        self._tables: list[Table] = []
+        self._tables: list[CachedTable] = []
 
         def tables(
             handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
@@ -98,7 +98,7 @@ class CachedSteps:
         return [each for it in self._all for each in it.placeholders]
 
     @property
-    def _all(self) -> list[Block | Table]:
+    def _all(self) -> list[Block | CachedTable]:
         return [*self._blocks, *self._tables]
 
     def note(self, exchanges: Exchanges) -> None:
