@@ -63,7 +63,7 @@ def test_no_result_comes_after_a_later_one(limit, data):
     coordinator = Coordinator(ends_next)
     in_flight, results = InFlight(coordinator, limit), []
     for number in range(20):
-        in_flight.submit(None, number, results.append)
+        in_flight.submit(None, number, on_result=results.append)
     assert coordinator.most <= limit
     in_flight.join()
     assert results == sorted(set(results))
@@ -75,7 +75,7 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     coordinator = Coordinator(lambda count: 1 if count >= 2 else None)
     in_flight, results = InFlight(coordinator, limit=2), []
     for number in range(1000):
-        in_flight.submit(None, number, results.append)
+        in_flight.submit(None, number, on_result=results.append)
     assert results == [*range(1, 999)]
     assert in_flight.finished == 998
     assert in_flight.under_way() == [(0, 1), (999, 1)]

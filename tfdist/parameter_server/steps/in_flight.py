@@ -75,6 +75,7 @@ class InFlight:
         self,
         function: Any,
         argument: Any,
+        *,
         on_result: Callable[[Any], None] = lambda _: None,
         steps: int = 1,
         batches: Any = None,
@@ -106,9 +107,16 @@ class InFlight:
         output = self.schedule(function, argument)
         self.stalls = False
         self.submitted += 1
-        batches = argument if batches is None else batches
-        sent = self.submitted, steps, batches, output, on_result, on_end, explain
-        self._functions.under_way.append(SentFunction(*sent))
+        sent = SentFunction(
+            number=self.submitted,
+            steps=steps,
+            batches=argument if batches is None else batches,
+            output=output,
+            on_result=on_result,
+            on_end=on_end,
+            explain=explain,
+        )
+        self._functions.under_way.append(sent)
         return output
 
     @property

@@ -246,11 +246,11 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         self._in_flight.submit(
             function,
             message.rows,
-            lambda vector: self._logs.take(vector[:-1]),
-            steps,
-            message.batches,
-            note_round,
-            functools.partial(message.source.explained, message.batches),
+            on_result=lambda vector: self._logs.take(vector[:-1]),
+            steps=steps,
+            batches=message.batches,
+            on_end=note_round,
+            explain=functools.partial(message.source.explained, message.batches),
         )
 
     def _end_rounds(self, rounds: int, batches: int) -> None:

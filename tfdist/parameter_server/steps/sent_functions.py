@@ -29,7 +29,7 @@ def told(error: Exception, explain: Explain) -> Exception:
     return explain(shortened(error, _LAST_BATCH))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SentFunction:
     """A function of some steps. `InFlight.submit` says what it takes.
 

@@ -167,8 +167,8 @@ class WorkerSteps:
         self._in_flight.submit(
             function,
             argument,
-            self._logs.take,
-            steps,
+            on_result=self._logs.take,
+            steps=steps,
             explain=functools.partial(source.explained, argument),
         )
 
