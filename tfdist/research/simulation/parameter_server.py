@@ -10,7 +10,7 @@ from tfdist.research.simulation.process import Process, Steps, Store, sleep
 from tfdist.research.simulation.resources import Resources, SharedResource
 from tfdist.research.simulation.simulated_gate import SimulatedGate
 from tfdist.research.simulation.simulator import Event, Simulator
-from tfdist.research.simulation.size import size_of
+from tfdist.research.simulation.size import Size, size_of
 from tfdist.research.simulation.step_cost import CORES, Hosts, Parts, StepCost
 
 # As in `tfdist.parameter_server.steps.in_flight`.
@@ -93,10 +93,9 @@ def simulate(
     policy, or if that lets no step start.
     """
     size = size_of(policy, workers, steps)
-    workers, steps = size.workers, size.steps
 
     def outcome(hosts: Hosts) -> SimulationResult:
-        return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
+        return _Training(cost, hosts, policy, size, epoch_steps, seed).run()
 
     found = outcome(hosts)
     # The load of other programs counts only if the tasks need all cores.
@@ -121,12 +120,12 @@ class _Training:
         self,
         cost: StepCost,
         hosts: Hosts,
-        workers: int,
         policy: Consistency,
-        steps: int,
+        size: Size,
         epoch_steps: int,
         seed: int,
     ) -> None:
+        workers, steps = size.workers, size.steps
         self._gate = SimulatedGate(for_workers(policy, workers))
         # A step that a policy may let wait reads its weights when it starts.
         cost = cost if self._gate.is_free else replace(cost, segments=1)
