@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tfdist
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.combinations import (
@@ -20,7 +21,6 @@ from tfdist.consistency.policy import Phase, check_consistency, for_workers
 from tfdist.consistency.setting import setting_of
 from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.consistency.synchronous import Synchronous
-from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
 from tfdist.parameter_server.exchange.policies import Every
 
 STEPS = 40
@@ -201,8 +201,8 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
         (lambda: together(Synchronous(), Every()), ValueError, "may drop a gradient"),
         (lambda: together(Asynchronous(), Every(5)), ValueError, "sends no gradients"),
         (lambda: together(Dropping(), Every()), ValueError, "Dropping overrides"),
-        (lambda: checked_wire_dtype("int8"), ValueError, "or None .*received 'int8'"),
-        (lambda: checked_wire_dtype(16), ValueError, "'bfloat16', .*; received 16"),
+        (lambda: sent_as("int8"), ValueError, "of 'bfloat16', or None .*ed 'int8'"),
+        (lambda: sent_as(16), ValueError, "'bfloat16', .*; received 16"),
         (lambda: check_consistency(object()), TypeError, "no may_start and no counts"),
         (lambda: check_consistency(Asynchronous), TypeError, r"Asynchronous\(\)"),
     ],
@@ -210,6 +210,10 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
 def test_bad_input_says_what_is_allowed(make, error, said):
     with pytest.raises(error, match=said):
         make()
+
+
+def sent_as(wire_dtype):
+    tfdist.ParameterServerStrategy(wire_dtype=wire_dtype)
 
 
 def together(policy, exchange):

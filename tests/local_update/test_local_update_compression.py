@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tfdist
 from tfdist.local_update import mixing
-from tfdist.local_update.arguments import checked_wire_dtype
 from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix, MixSettings
@@ -267,5 +267,5 @@ def test_models_become_equal_again_after_a_loss(victim, rate, messages):
 
 @pytest.mark.parametrize("wire_dtype", ["float16", "half a byte", 8])
 def test_another_wire_dtype_is_told_what_is_allowed(wire_dtype):
-    with pytest.raises(ValueError, match="'bfloat16', 'int8' or None; received"):
-        checked_wire_dtype(wire_dtype)
+    with pytest.raises(ValueError, match="'bfloat16', 'int8', or None .*; received"):
+        tfdist.LocalUpdateStrategy(2, wire_dtype=wire_dtype)

@@ -6,6 +6,7 @@ import os
 import keras
 import tensorflow as tf
 
+from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.cluster import status
 from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
@@ -17,6 +18,7 @@ from tfdist.cluster.membership import (
 )
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
+from tfdist.local_update.compression import NARROW
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
 from tfdist.local_update.local_peers import LocalPeers
@@ -113,7 +115,7 @@ class LocalUpdateStrategy(
         check_eager(name)
         arguments.check_no_checkpoints(os.environ)
         local_steps = arguments.checked_local_steps(local_steps)
-        wire_dtype = arguments.checked_wire_dtype(wire_dtype)
+        wire_dtype = checked_wire_dtype(wire_dtype, NARROW)
         overlap = arguments.checked_overlap(overlap)
         fragments = arguments.checked_fragments(fragments, overlap, local_steps)
         config = worker_config_of(cluster_resolver, name)

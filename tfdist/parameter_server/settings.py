@@ -7,6 +7,7 @@ from typing import Any
 
 import tf_config
 from tf_config import contract
+from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.liveness.stall import check_on_stall
 from tfdist.cluster.membership import Given, config_of
@@ -14,7 +15,7 @@ from tfdist.cluster.presence import min_workers_of
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
-from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.narrow import WIRE_DTYPES
 from tfdist.parameter_server.exchange.policies import Every, WhenChanged, check_exchange
 from tfdist.placement.placement import Placement, check_placement
 from tfdist.variables.creation import check_partitioner
@@ -79,7 +80,7 @@ def settings_of(given: Arguments) -> Settings:
         consistency = policy_of_environment(os.environ)
     timeline = given.timeline or os.environ.get(contract.TIMELINE)
     check_consistency(consistency)
-    wire_dtype = checked_wire_dtype(given.wire_dtype)
+    wire_dtype = checked_wire_dtype(given.wire_dtype, WIRE_DTYPES)
     check_combination(consistency, exchange, wire_dtype)
     checkpoints = _checkpoints(given)
     stall_timeout = _stall_timeout(given.stall_timeout)
