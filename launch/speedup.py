@@ -40,6 +40,7 @@ from launch.measure.shaped import (
 from launch.network.namespaces import NetworkError
 from tf_config import Cluster, contract
 from tf_config.speedup import Run, Speedup
+from tf_config.whole_file import write_whole
 
 __all__ = ["main"]
 
@@ -225,6 +226,7 @@ def _measure(
     hosts: ShapedHosts | None,
 ) -> Speedup:
     log_dir = values.log_dir or new_log_dir()
+    Path(values.output).parent.mkdir(parents=True, exist_ok=True)
     for number, size in enumerate(sizes, start=1):
         make_cluster = hosts.cluster if hosts else local_cluster
         values["log_dir"].value = os.path.join(log_dir, _name(size))
@@ -237,7 +239,7 @@ def _measure(
         _end_if_interrupted(found)
         measured = replace(measured, runs=(*measured.runs, _run_of(size, found)))
         # After each run: whoever ends the command keeps what it has measured.
-        _write(values.output, measured.to_json())
+        write_whole(values.output, measured.to_json().encode())
     return measured
 
 
@@ -300,14 +302,6 @@ def _describe(size: PlannedRun, values: flags.FlagValues) -> str:
 def _name(size: PlannedRun) -> str:
     policy = size.consistency.replace(":", "-")
     return f"{size.workers}-workers-{policy}-{size.repeat}"
-
-
-def _write(path: str, text: str) -> None:
-    """Writes a file whole: a reader never sees a part of it."""
-    part = Path(f"{path}.part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_text(text)
-    part.replace(path)
 
 
 if __name__ == "__main__":

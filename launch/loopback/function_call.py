@@ -20,6 +20,7 @@ from typing import Any
 
 from launch.job.plan import task_name
 from tf_config import TFConfig
+from tf_config.whole_file import write_whole
 
 _CALL = "call.pickle"
 _OUTCOME = ".outcome"
@@ -115,11 +116,7 @@ def read(directory: str) -> list[CallOutcome]:
 
 
 def _save(directory: str, outcome: CallOutcome) -> None:
-    path = Path(directory, outcome.task + _OUTCOME)
-    # A task that is killed while it writes leaves no half of an outcome.
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(pickle.dumps(outcome))
-    unfinished.rename(path)
+    write_whole(Path(directory, outcome.task + _OUTCOME), pickle.dumps(outcome))
 
 
 def _dumps(value: Any) -> bytes:

@@ -20,7 +20,7 @@ ROOT = Path(tfdist.__file__).parent
 PURE = {
     "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
-    "_support": ["context", "names", "refusal", "views", "whole_file", "wire_dtype"],
+    "_support": ["context", "names", "refusal", "views", "wire_dtype"],
     "cluster": ["health", "startup"],
     "cluster.liveness": [
         "activity",

@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tf_config.whole_file import write_whole
 from tfdist._support.views import bar, render, table_of
-from tfdist._support.whole_file import write_whole
 from tfdist.planning.file import read
 from tfdist.research.model_parallel import file, timeline
 from tfdist.research.model_parallel.devices import Device, Links
