@@ -1,4 +1,4 @@
-"""`Schedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
+"""`StepSchedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
 
 The same decisions as `tfdist.consistency.step_schedule`, which says why; a test
 compares the two. All steps that may continue after an event are found at once, in closed form,

@@ -114,7 +114,7 @@ class _Packing:
                 arrived[i] = self._pack(i, part, before, made, replaced)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
-        # A `Fragment` is given these; their placeholders would be fed by nobody.
+        # A `GraphFragment` is given these; their placeholders would be fed by nobody.
         given = {tensor.op.name for tensor in self._graph.inputs}
         kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
         del self._graph_def.node[:]
