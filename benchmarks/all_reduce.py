@@ -30,7 +30,7 @@ from typing import Any
 from absl import app, flags
 from all_reduce_tasks import Clusters, clusters, host_names
 from namespace_cluster import TaskError
-from netns import Network, NetworkError, network
+from netns import Namespaces, NetworkError, network
 from turns import command, environment, keep
 
 PARTS = ("reduce", "overlap")
@@ -172,7 +172,7 @@ def timed(started: Clusters, row: Row, calls: int, **case: Any) -> tuple[float, 
 
 
 def reductions(
-    started: Clusters, hosts: Network, num_hosts: int, values: flags.FlagValues
+    started: Clusters, hosts: Namespaces, num_hosts: int, values: flags.FlagValues
 ) -> Iterator[Measurement]:
     """Measures the part `reduce`: for each rate and size, all rows in turns."""
     for size in (int(float(each)) for each in values.sizes):
@@ -198,7 +198,7 @@ def reductions(
 
 
 def overlaps(
-    started: Clusters, hosts: Network, values: flags.FlagValues
+    started: Clusters, hosts: Namespaces, values: flags.FlagValues
 ) -> Iterator[Measurement]:
     """Measures the part `overlap`, all rows in turns."""
     model = {"layers": values.layers, "layer_bytes": int(values.layer_bytes)}

@@ -20,7 +20,7 @@ import pages
 from absl import app, flags
 
 from tfdist.all_reduce.cost import COSTS, CostError, Network, lower_bound
-from tfdist.all_reduce.schedule import SCHEDULES, Schedule, Transfer
+from tfdist.all_reduce.schedule import SCHEDULES, Transfer, TransferSchedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ PLOT_MOST_DEVICES = 32
 Curves = dict[str, list[float]]
 
 
-def diagram(schedule: Schedule) -> str:
+def diagram(schedule: TransferSchedule) -> str:
     """Returns one line per step: which chunks (A, B...) each device sends to which other."""
     devices = range(schedule.num_devices)
     rows = [["", *(f"device {device}" for device in devices)]]

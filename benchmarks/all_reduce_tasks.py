@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import namespace_cluster
-from netns import Network
+from netns import Namespaces
 
 import tf_config
 
@@ -33,7 +33,7 @@ class Clusters:
     """
 
     def __init__(
-        self, hosts: Network, started: namespace_cluster.Tasks, num_workers: int
+        self, hosts: Namespaces, started: namespace_cluster.Tasks, num_workers: int
     ) -> None:
         self._hosts = hosts
         _, *self._workers = host_names(num_workers)
@@ -85,7 +85,7 @@ def host_names(num_workers: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def clusters(hosts: Network, num_workers: int) -> Iterator[Clusters]:
+def clusters(hosts: Namespaces, num_workers: int) -> Iterator[Clusters]:
     """Starts both clusters, and stops them on exit."""
     with namespace_cluster.tasks(hosts) as started:
         yield Clusters(hosts, started, num_workers)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from netns import Network
+from netns import Namespaces
 
 import tf_config
 
@@ -62,7 +62,7 @@ class Tasks:
         log_dir: Where the tasks write.
     """
 
-    def __init__(self, hosts: Network, log_dir: Path) -> None:
+    def __init__(self, hosts: Namespaces, log_dir: Path) -> None:
         self._hosts, self._log_dir = hosts, log_dir
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -106,7 +106,7 @@ class Tasks:
 
 
 @contextlib.contextmanager
-def tasks(hosts: Network) -> Iterator[Tasks]:
+def tasks(hosts: Namespaces) -> Iterator[Tasks]:
     """Starts no task yet, and ends all of them on exit."""
     with (
         tempfile.TemporaryDirectory() as log_dir,
@@ -129,7 +129,7 @@ class Cluster:
     """
 
     def __init__(
-        self, hosts: Network, started: Tasks, num_ps: int, program: Path
+        self, hosts: Namespaces, started: Tasks, num_ps: int, program: Path
     ) -> None:
         chief, worker, *ps = host_names(num_ps)
         self._hosts, self._ps, self._worker = hosts, ps, worker
@@ -165,7 +165,7 @@ def host_names(num_ps: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def cluster(hosts: Network, num_ps: int, program: Path) -> Iterator[Cluster]:
+def cluster(hosts: Namespaces, num_ps: int, program: Path) -> Iterator[Cluster]:
     """Starts a cluster, and stops it on exit."""
     with tasks(hosts) as started:
         yield Cluster(hosts, started, num_ps, program)

@@ -1,5 +1,5 @@
 """Hosts on this machine, for benchmarks: see `launch.network.namespaces`."""
 
-from launch.network.namespaces import Network, NetworkError, network
+from launch.network.namespaces import Namespaces, NetworkError, network
 
-__all__ = ["Network", "NetworkError", "network"]
+__all__ = ["Namespaces", "NetworkError", "network"]

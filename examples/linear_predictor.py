@@ -29,7 +29,7 @@ from absl import app, flags, logging
 import tf_config
 import tfdist
 from tfdist.consistency.policy import for_workers
-from tfdist.consistency.schedule import Schedule
+from tfdist.consistency.step_schedule import StepSchedule
 
 HOWS = ("sequential", "map_reduce", "synchronous", "bounded", "asynchronous")
 
@@ -225,7 +225,7 @@ class SharedWeights:
         chosen = for_workers(policy(), workers)
         self.w, self._sum = initial_weights(), initial_weights()
         self._per_update = getattr(chosen, "replicas_to_aggregate", 1)
-        self._schedule = Schedule(chosen)
+        self._schedule = StepSchedule(chosen)
         self._changed = threading.Condition()
         self._computed: dict[int, np.ndarray] = {}
         self._may_go_on: set[int] = set()

@@ -23,7 +23,7 @@ from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
 from launch.engines.ray_executor import Executor, WorkerError, WorkerLostError
 from launch.engines.ray_places import Places
-from launch.engines.ray_request import Request
+from launch.engines.ray_request import RayRequest
 from launch.engines.record import Record
 from launch.flags import cluster_flags, command_line, engine_flags
 from launch.job.job import Job
@@ -98,14 +98,16 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     return RayJob(_request(values, tasks, log_dir), example, plan_on)
 
 
-def _request(values: flags.FlagValues, tasks: Sequence[Task], log_dir: str) -> Request:
+def _request(
+    values: flags.FlagValues, tasks: Sequence[Task], log_dir: str
+) -> RayRequest:
     bundle: dict[str, float] = {"CPU": values.cpus_per_task}
     if values.memory is not None:
         bundle["memory"] = ray_request.memory(values.memory)
     names = [task_name(task) for task in tasks]
     gpus = values.gpus_per_worker
     needed, later = ray_request.without(names, values.min_workers, bundle, gpus)
-    return Request(
+    return RayRequest(
         address=values.address,
         groups=ray_request.groups(needed, bundle, gpus),
         runtime_env=ray_request.runtime_env(

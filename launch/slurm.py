@@ -23,7 +23,7 @@ from launch.engines import record, slurm, slurm_allocation, slurm_script
 from launch.engines.hosts import Host
 from launch.engines.layout import Layout, Surroundings, assign, record_of
 from launch.engines.record import Record
-from launch.engines.slurm_allocation import JOB_ID, Node
+from launch.engines.slurm_allocation import JOB_ID, SlurmNode
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
 from launch.flags import command_line, engine_flags
 from launch.flags.command_line import UsageError
@@ -155,7 +155,7 @@ def _run_here(
     return slurm.run_in_allocation(job_id, nodes[0], prepare)
 
 
-def _layout(parts: Sequence[Sequence[Node]], counts: dict[str, int]) -> Layout:
+def _layout(parts: Sequence[Sequence[SlurmNode]], counts: dict[str, int]) -> Layout:
     """Lays the workers out on the first part, and everything else on the others."""
     nodes = [node for part in parts for node in part]
     tasks = tasks_of(counts)
@@ -172,7 +172,7 @@ def _layout(parts: Sequence[Sequence[Node]], counts: dict[str, int]) -> Layout:
     return Layout([Host(name) for name in names], names, where)
 
 
-def _with_gpus(job: Job, nodes: Sequence[Node], layout: Layout, gpus: int) -> Job:
+def _with_gpus(job: Job, nodes: Sequence[SlurmNode], layout: Layout, gpus: int) -> Job:
     """Shows each worker its own among the GPUs of its node."""
     seen: Counter[int] = Counter()
     plans = []

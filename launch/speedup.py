@@ -40,6 +40,7 @@ from launch.measure.shaped import (
 from launch.network.namespaces import NetworkError
 from tf_config import Cluster, contract
 from tf_config.speedup import Run, Speedup
+from tf_config.whole_file import write_whole
 
 __all__ = ["main"]
 
@@ -78,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Size:
+class PlannedRun:
     """One run to make.
 
     Attributes:
@@ -94,7 +95,7 @@ class Size:
 
 def schedule(
     workers: Sequence[str], policies: Sequence[str], repeats: int
-) -> list[Size]:
+) -> list[PlannedRun]:
     """Returns the runs: every size once, then again in reverse, and so on.
 
     A machine that gets slower meanwhile is so for all sizes.
@@ -118,7 +119,7 @@ def schedule(
             )
     once = [(size, policy) for size in sizes for policy in policies]
     return [
-        Size(size, policy, repeat)
+        PlannedRun(size, policy, repeat)
         for repeat in range(repeats)
         for size, policy in (once[::-1] if repeat % 2 else once)
     ]
@@ -219,12 +220,13 @@ def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
 
 def _measure(
     measured: Speedup,
-    sizes: Sequence[Size],
+    sizes: Sequence[PlannedRun],
     values: flags.FlagValues,
     program: Program,
     hosts: ShapedHosts | None,
 ) -> Speedup:
     log_dir = values.log_dir or new_log_dir()
+    Path(values.output).parent.mkdir(parents=True, exist_ok=True)
     for number, size in enumerate(sizes, start=1):
         make_cluster = hosts.cluster if hosts else local_cluster
         values["log_dir"].value = os.path.join(log_dir, _name(size))
@@ -237,7 +239,7 @@ def _measure(
         _end_if_interrupted(found)
         measured = replace(measured, runs=(*measured.runs, _run_of(size, found)))
         # After each run: whoever ends the command keeps what it has measured.
-        _write(values.output, measured.to_json())
+        write_whole(values.output, measured.to_json().encode())
     return measured
 
 
@@ -251,7 +253,7 @@ def _job(
     return local.job_of(values, program, make_cluster)
 
 
-def _run_of(size: Size, found: Measured) -> Run:
+def _run_of(size: PlannedRun, found: Measured) -> Run:
     return Run(
         workers=size.workers,
         consistency=size.consistency,
@@ -263,7 +265,7 @@ def _run_of(size: Size, found: Measured) -> Run:
     )
 
 
-def _report(found: Measured, size: Size, job: Job) -> str:
+def _report(found: Measured, size: PlannedRun, job: Job) -> str:
     if found.status:
         why = "; ".join(found.reasons) or f"exit status {found.status}"
         return f"failed ({why}); see {job.log_dir}"
@@ -291,23 +293,15 @@ def _end_if_interrupted(found: Measured) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _describe(size: Size, values: flags.FlagValues) -> str:
+def _describe(size: PlannedRun, values: flags.FlagValues) -> str:
     workers = f"{size.workers} worker{'s' if size.workers > 1 else ''}"
     links = f", links of {values.rate}" if values.rate else ""
     return f"{workers}, {size.consistency}{links}, repeat {size.repeat + 1}"
 
 
-def _name(size: Size) -> str:
+def _name(size: PlannedRun) -> str:
     policy = size.consistency.replace(":", "-")
     return f"{size.workers}-workers-{policy}-{size.repeat}"
-
-
-def _write(path: str, text: str) -> None:
-    """Writes a file whole: a reader never sees a part of it."""
-    part = Path(f"{path}.part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.write_text(text)
-    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ MUTANTS = (
     ),
     Mutant(
         "row-found-before-it-is-written",
-        "tfdist/embedding/growing/shard.py",
+        "tfdist/embedding/growing/growing_shard.py",
         (
             "            written = [*self._write(",
             "            self._index.insert(new, rows)\n"
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-second-look-under-the-lock",
-        "tfdist/embedding/growing/shard.py",
+        "tfdist/embedding/growing/growing_shard.py",
         (
             "ids = tf.boolean_mask(ids, tf.equal(self._index.find(ids), ABSENT))",
             "ids = tf.identity(ids)",

@@ -29,7 +29,7 @@ _MOMENT = 0.1  # seconds
 _TEARDOWN_TIMEOUT = 30.0
 
 
-class Run(NamedTuple):
+class RunEnd(NamedTuple):
     """The end of one run of a job.
 
     Attributes:
@@ -65,7 +65,7 @@ def detach(record: Record, work: Work) -> None:
 
 
 def run_and_move(
-    job: Job, record: Record, once: Callable[[str], Run], tell: Tell
+    job: Job, record: Record, once: Callable[[str], RunEnd], tell: Tell
 ) -> int:
     """Runs a job, again as long as its tasks have to move, and records its exit status.
 

@@ -10,7 +10,7 @@ from launch.engines.hosts import Host
 from launch.engines.record import Record
 from launch.job.job import Job
 from launch.job.plan import tasks_of
-from launch.job.tunnel import LOOPBACK, End
+from launch.job.tunnel import LOOPBACK, TunnelEnd
 from launch.secure import mode
 from tf_config import Cluster, Task, contract
 
@@ -68,10 +68,10 @@ class Layout:
             host: list(range(first, first + self.num_tasks[host])) for host in self.used
         }
 
-    def example_ends(self, first_port: int | None) -> dict[int, End]:
+    def example_ends(self, first_port: int | None) -> dict[int, TunnelEnd]:
         """Returns the ends of the tunnels between hosts that nobody has looked at."""
         port = first_port or _EXAMPLE_PORT
-        return {host: End(self.addresses[host], port) for host in self.used}
+        return {host: TunnelEnd(self.addresses[host], port) for host in self.used}
 
     def cluster(self, ports: Mapping[int, Sequence[int]], protection: str) -> Cluster:
         """Returns the cluster, given enough ports for the tasks of each host.

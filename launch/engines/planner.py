@@ -10,10 +10,10 @@ from launch.engines import preflight
 from launch.engines.engine import EngineError
 from launch.engines.layout import Layout, Surroundings
 from launch.engines.port_choice import OwnPorts, SharedPorts
-from launch.engines.preflight import Report
+from launch.engines.preflight import HostReport
 from launch.job.job import Job
 from launch.job.plan import Program, Remote
-from launch.job.tunnel import LOOPBACK, End, Tunnel, tunnels
+from launch.job.tunnel import LOOPBACK, Tunnel, TunnelEnd, tunnels
 from launch.loopback.cluster import make_job
 from launch.secure import mode
 from tf_config import contract, proxies
@@ -65,7 +65,7 @@ class HostPlanner:
         free = {host: report.ports for host, report in reports.items()}
         self._refuse(example, layout, reports, choice.problems(free))
         ends = {
-            host: End(
+            host: TunnelEnd(
                 layout.addresses[host],
                 port,
                 reports[host].secure["stunnel"],
@@ -87,7 +87,7 @@ class HostPlanner:
         layout: Layout,
         there: Surroundings,
         ports: Mapping[int, list[int]],
-    ) -> dict[int, Report]:
+    ) -> dict[int, HostReport]:
         """Asks every host, and tells the user of those that do not answer."""
         names = {host: layout.hosts[host].name for host in ports}
         addresses = {host: layout.addresses[host].strip("[]") for host in ports}
@@ -146,7 +146,7 @@ class HostPlanner:
         self,
         example: Job,
         layout: Layout,
-        reports: Mapping[int, Report],
+        reports: Mapping[int, HostReport],
         taken: Mapping[int | None, str],
     ) -> None:
         by_name = {layout.hosts[host].name: each for host, each in reports.items()}
@@ -166,7 +166,7 @@ class HostPlanner:
         layout: Layout,
         there: Surroundings,
         ports: Mapping[int, Sequence[int]],
-        ends: Mapping[int, End],
+        ends: Mapping[int, TunnelEnd],
     ) -> Job:
         options = dict(self.options)
         if self.checkpoint_dir is not None:

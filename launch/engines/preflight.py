@@ -28,7 +28,7 @@ _NOT_REACHED = 255  # ssh's own status; any other is that of the command.
 
 
 @dataclass(frozen=True)
-class Report:
+class HostReport:
     """The resources of a host.
 
     Attributes:
@@ -50,7 +50,7 @@ class Report:
     secure: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, text: str) -> "Report":
+    def from_json(cls, text: str) -> "HostReport":
         """Reads what `launch.remote.probe` printed.
 
         Raises:
@@ -83,13 +83,13 @@ class _Question:
     ) -> None:
         self._command = [*connection, channel.command(channel.PROBE, asked["python"])]
         self._asked, self._timeout = asked, timeout
-        self._late = Report(
+        self._late = HostReport(
             (f"did not answer within {timeout:g} s (--connect_timeout)",)
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._is_given_up = False
 
-    def ask(self) -> Report:
+    def ask(self) -> HostReport:
         """Waits for the answer, which is a problem if it does not come."""
         pipe = subprocess.PIPE
         try:
@@ -97,7 +97,7 @@ class _Question:
                 self._command, stdin=pipe, stdout=pipe, stderr=pipe
             )
         except OSError as error:
-            return Report((f"cannot be reached: {error}",))
+            return HostReport((f"cannot be reached: {error}",))
         try:
             request = channel.request(channel.PROBE, self._asked)
             output, errors = self._process.communicate(request, self._timeout)
@@ -108,7 +108,7 @@ class _Question:
         if self._is_given_up and not output:
             return self._late
         try:
-            return Report.from_json(output.decode(errors="replace"))
+            return HostReport.from_json(output.decode(errors="replace"))
         except ValueError:
             words = errors.decode(errors="replace").strip().splitlines()
             why = "; ".join(words[-3:])
@@ -116,13 +116,13 @@ class _Question:
             found = f"cannot be reached, or has no {self._asked['python']}"
             if self._process.returncode == _NOT_REACHED:
                 found = "cannot be reached"
-            return Report((f"{found}: {why}",))
+            return HostReport((f"{found}: {why}",))
 
     def give_up(self) -> None:
         """Waits no more, since enough others have answered."""
         self._is_given_up = True
         waited = f"{_PATIENCE:g} s after enough others (--min_workers)"
-        self._late = Report((f"did not answer within {waited}",))
+        self._late = HostReport((f"did not answer within {waited}",))
         if self._process:
             self._process.kill()
 
@@ -132,7 +132,7 @@ def ask(
     connections: Mapping[str, Sequence[str]],
     asked: Mapping[str, Mapping[str, Any]],
     timeout: float,
-) -> tuple[dict[str, Report], dict[str, str]]:
+) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Asks every host at once; one that does not answer in time has that problem.
 
     Once the job could start with those that have answered, the others get a few seconds
@@ -171,8 +171,8 @@ def _can_spare(job: Job, hosts: Collection[str]) -> bool:
 
 
 def without_absent(
-    reports: Mapping[str, Report], ports: Mapping[str, Sequence[int]], job: Job
-) -> tuple[dict[str, Report], dict[str, str]]:
+    reports: Mapping[str, HostReport], ports: Mapping[str, Sequence[int]], job: Job
+) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Supposes of hosts that the job can do without that they are like the others."""
     absent = {
         host: report.problems[0]
@@ -192,7 +192,7 @@ def without_absent(
 
 
 def problems(
-    reports: Mapping[str, Report],
+    reports: Mapping[str, HostReport],
     servers: Collection[str],
     ports: Sequence[str] = (),
 ) -> list[str]:
@@ -225,7 +225,7 @@ def problems(
     return found
 
 
-def insecure(reports: Mapping[str, Report]) -> list[str]:
+def insecure(reports: Mapping[str, HostReport]) -> list[str]:
     """Returns the obstacles to TLS between the hosts, with their remedies, per host."""
     found = []
     several = len(reports) > 1

@@ -15,11 +15,11 @@ from typing import Any
 
 from launch.engines import here, ray_handle
 from launch.engines.engine import STARTING, EngineError, Status, tell
-from launch.engines.here import Run, cancel, follow, logs
+from launch.engines.here import RunEnd, cancel, follow, logs
 from launch.engines.layout import record_of
 from launch.engines.ray_handle import DriverHandle
 from launch.engines.ray_places import Places
-from launch.engines.ray_request import Request, describe
+from launch.engines.ray_request import RayRequest, describe
 from launch.engines.record import Record
 from launch.job.job import Job
 from launch.loopback import foreground
@@ -42,7 +42,7 @@ class RayJob:
         plan: Plans it on the nodes that Ray has chosen, after a look at them.
     """
 
-    request: Request
+    request: RayRequest
     example: Job
     plan: Callable[[Places], Job]
 
@@ -84,7 +84,7 @@ def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) ->
     """Runs a job, again on other nodes if one is lost or there are more."""
     codes: list[int] = []
 
-    def once(log_dir: str) -> Run:
+    def once(log_dir: str) -> RunEnd:
         try:
             found = _run_once(job, record, log_dir, lock, started)
         except EngineError as error:
@@ -92,7 +92,7 @@ def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) ->
             if not codes:
                 raise
             _tell(f"the job cannot go on elsewhere: {error}")
-            return Run(codes[-1])
+            return RunEnd(codes[-1])
         codes.append(found.code)
         return found
 
@@ -105,7 +105,7 @@ def _run_once(
     log_dir: str,
     lock: int,
     started: Callable[[], None],
-) -> Run:
+) -> RunEnd:
     log = ray_handle.log_path(record.log_dir)
     with closing(DriverHandle(job.request, log, [lock])) as driver:
         planned = replace(job.plan(driver.places()), log_dir=log_dir)
@@ -123,9 +123,9 @@ def _run_once(
             on_signal=moved.interrupt,
         )
     if not (code and moved.came) or moved.interrupted:
-        return Run(code)
+        return RunEnd(code)
     # The program was told to end, which is not why.
-    return Run(policy.exit_status(policy.LOST), True, moved.has_grown)
+    return RunEnd(policy.exit_status(policy.LOST), True, moved.has_grown)
 
 
 class _Moved:

@@ -21,7 +21,7 @@ from typing import Any
 from launch.engines import ray_bridge, ray_shell
 from launch.engines.engine import EngineError
 from launch.engines.ray_line import Line, is_closed
-from launch.engines.ray_request import Request
+from launch.engines.ray_request import RayRequest
 from launch.engines.ray_reservation import Reservation
 
 _CHUNK = 256 * 1024
@@ -36,7 +36,7 @@ _LATER_PATIENCE = 5.0
 class Driver:
     """One job."""
 
-    def __init__(self, request: Request, control: socket.socket) -> None:
+    def __init__(self, request: RayRequest, control: socket.socket) -> None:
         self._request = request
         self._control = control
         self._is_over = threading.Event()
@@ -264,7 +264,7 @@ def main() -> None:
         if not chunk:
             os._exit(0)  # Nobody is there any more.
         data += chunk
-    driver = Driver(Request.from_dict(json.loads(data)), control)
+    driver = Driver(RayRequest.from_dict(json.loads(data)), control)
     try:
         driver.run()
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 from launch.engines import ray_bridge
 from launch.engines.engine import EngineError
 from launch.engines.ray_places import Place
-from launch.engines.ray_request import Request
+from launch.engines.ray_request import RayRequest
 from launch.supervise import handle
 
 _CLOSE_TIMEOUT = 30.0  # seconds
@@ -25,7 +25,7 @@ class DriverHandle:
     """A running driver. It ends when this process and its heirs have closed its socket."""
 
     def __init__(
-        self, request: Request, log_path: str, keep: Sequence[int] = ()
+        self, request: RayRequest, log_path: str, keep: Sequence[int] = ()
     ) -> None:
         self._timeout = request.timeout
         self._log_path = log_path

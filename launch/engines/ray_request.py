@@ -20,7 +20,7 @@ Bundle = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Group:
+class PlacementGroup:
     """Tasks that Ray places together: one placement group, with one bundle per task.
 
     Attributes:
@@ -60,7 +60,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Request:
+class RayRequest:
     """The request of a job to Ray.
 
     Attributes:
@@ -74,10 +74,10 @@ class Request:
     """
 
     address: str
-    groups: tuple[Group, ...]
+    groups: tuple[PlacementGroup, ...]
     runtime_env: Mapping[str, Any]
     timeout: float
-    later: tuple[Group, ...] = ()
+    later: tuple[PlacementGroup, ...] = ()
     may_grow: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,16 +85,20 @@ class Request:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Request":
+    def from_dict(cls, value: Mapping[str, Any]) -> "RayRequest":
         """Reads what `as_dict` wrote."""
         both = {
-            name: tuple(Group(**{**g, "tasks": tuple(g["tasks"])}) for g in value[name])
+            name: tuple(
+                PlacementGroup(**{**g, "tasks": tuple(g["tasks"])}) for g in value[name]
+            )
             for name in ("groups", "later")
         }
         return cls(**{**value, **both})
 
 
-def groups(tasks: Sequence[str], bundle: Bundle, gpus: int) -> tuple[Group, ...]:
+def groups(
+    tasks: Sequence[str], bundle: Bundle, gpus: int
+) -> tuple[PlacementGroup, ...]:
     """Returns the placement groups of a cluster.
 
     A group has one strategy, and ps want the opposite of workers: each ps a node of its
@@ -108,13 +112,16 @@ def groups(tasks: Sequence[str], bundle: Bundle, gpus: int) -> tuple[Group, ...]
     """
     every_ps = tuple(each for each in tasks if each.startswith("ps"))
     others = tuple(each for each in tasks if each not in every_ps)
-    found = [Group(every_ps, bundle, apart=True), Group(others, bundle, gpus)]
+    found = [
+        PlacementGroup(every_ps, bundle, apart=True),
+        PlacementGroup(others, bundle, gpus),
+    ]
     return tuple(each for each in found if each.tasks)
 
 
 def without(
     tasks: Sequence[str], min_workers: int | None, bundle: Bundle, gpus: int
-) -> tuple[list[str], tuple[Group, ...]]:
+) -> tuple[list[str], tuple[PlacementGroup, ...]]:
     """Returns the tasks that a job needs, and the workers that may come later.
 
     >>> needed, later = without(["ps:0", "worker:0", "worker:1"], 1, {"CPU": 1}, 0)
@@ -125,12 +132,12 @@ def without(
     spare = workers[len(workers) if min_workers is None else min_workers :]
     return (
         [each for each in tasks if each not in spare],
-        tuple(Group((each,), bundle, gpus) for each in spare),
+        tuple(PlacementGroup((each,), bundle, gpus) for each in spare),
     )
 
 
 def missing(
-    asked: Sequence[Group], nodes: Sequence[Bundle], free: Mapping[str, float]
+    asked: Sequence[PlacementGroup], nodes: Sequence[Bundle], free: Mapping[str, float]
 ) -> str:
     """Returns the requested resources of a job that a cluster does not have.
 
@@ -167,7 +174,7 @@ def missing(
     )
 
 
-def describe(asked: Sequence[Group]) -> str:
+def describe(asked: Sequence[PlacementGroup]) -> str:
     """Returns the request of a job, in words.
 
     >>> describe(groups(["chief", "ps:0", "ps:1"], {"CPU": 2}, 0))

@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.engines import ray_request
 from launch.engines.engine import EngineError
-from launch.engines.ray_request import PACK, Group
+from launch.engines.ray_request import PACK, PlacementGroup
 
 # Two jobs may each hold what the other waits for.
 _HOLD_TIMEOUT = 20.0  # seconds
@@ -32,7 +32,7 @@ class Reservation:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[PlacementGroup],
         timeout: float,
         is_over: Callable[[], bool] = lambda: False,
         source: str = "--timeout",
@@ -40,7 +40,7 @@ class Reservation:
         self._groups = list(groups)
         self._held: list[Any] = []
         self._pending: list[Any] = []
-        self._later: list[Group] = []
+        self._later: list[PlacementGroup] = []
         deadline = time.monotonic() + timeout
         while not self._try(deadline, is_over):
             self.release()
@@ -84,7 +84,7 @@ class Reservation:
             "each, or let it wait longer for others to end or nodes to come (--timeout)"
         )
 
-    def ask_later(self, later: Sequence[Group]) -> None:
+    def ask_later(self, later: Sequence[PlacementGroup]) -> None:
         """Asks Ray for groups of one task each, all alike, which it need not have now."""
         from ray.util.placement_group import placement_group
 

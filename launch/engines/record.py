@@ -20,6 +20,8 @@ from typing import IO, Any
 
 import psutil
 
+from tf_config.whole_file import write_whole
+
 _NAME = r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?"
 _KEPT = 50
 _SHOWN = 10
@@ -103,7 +105,7 @@ class Record:
     def write_place(self) -> None:
         """Tells where the tasks are, for a record that was written before it was known."""
         place = {"tasks": self.tasks, "tf_config": self.tf_config}
-        _write(Path(self.log_dir, _PLACE), place)
+        write_whole(Path(self.log_dir, _PLACE), json.dumps(place).encode())
 
     @property
     def end(self) -> dict[str, Any]:
@@ -173,14 +175,7 @@ class Record:
         if value is None:
             path.unlink(missing_ok=True)
             return
-        _write(path, value)
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    # A reader sees the old file or the new one.
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(value))
-    new.rename(path)
+        write_whole(path, json.dumps(value).encode())
 
 
 def _lock(file: IO[str]) -> bool:

@@ -20,7 +20,7 @@ from launch.engines import background, engine, here, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
 from launch.engines.here import Tail
 from launch.engines.record import Record, RecordError, load
-from launch.engines.slurm_allocation import Node, Warnings
+from launch.engines.slurm_allocation import SlurmNode, Warnings
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch
 from launch.job.job import Job
@@ -83,7 +83,7 @@ def detach(job: Batch, record: Record) -> None:
 
 
 def run_in_allocation(
-    job_id: str, first: Node, prepare: Callable[[], tuple[Job, Record]]
+    job_id: str, first: SlurmNode, prepare: Callable[[], tuple[Job, Record]]
 ) -> int:
     """Runs a job on the nodes of this process, the first of which is this one.
 

@@ -27,7 +27,7 @@ _WATCH = (
 
 
 @dataclass(frozen=True)
-class Node:
+class SlurmNode:
     """One node.
 
     Attributes:
@@ -62,19 +62,19 @@ class Node:
         return (*self.srun(), "sh", "-c", line)
 
 
-def parts(environ: Mapping[str, str]) -> list[list[Node]]:
+def parts(environ: Mapping[str, str]) -> list[list[SlurmNode]]:
     """Returns the nodes of each part of the allocation; one part if they are alike."""
     found = []
     for index in range(int(environ.get("SLURM_HET_SIZE", "0"))):
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}", "")
-        found.append([Node(each, index) for each in slurm_client.hostnames(nodes)])
+        found.append([SlurmNode(each, index) for each in slurm_client.hostnames(nodes)])
     if not found:
         if not (nodes := environ.get("SLURM_JOB_NODELIST", "")):
             raise EngineError(
                 f"{JOB_ID} is set, and SLURM_JOB_NODELIST is not: this is no allocation "
                 f"of Slurm; unset {JOB_ID} to submit a job"
             )
-        found = [[Node(each) for each in slurm_client.hostnames(nodes)]]
+        found = [[SlurmNode(each) for each in slurm_client.hostnames(nodes)]]
     return found
 
 
@@ -108,7 +108,7 @@ class Warnings:
         self.came = False
 
     @contextlib.contextmanager
-    def watched(self, node: Node) -> Iterator[None]:
+    def watched(self, node: SlurmNode) -> Iterator[None]:
         """Watches from a node for as long as the context lasts."""
         signal.signal(signal.SIGUSR1, lambda *_: self._warn())
         step = subprocess.Popen(

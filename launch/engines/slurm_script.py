@@ -17,7 +17,7 @@ _OURS = ("array", "wrap", "output", "job-name", "signal", "no-requeue", "parsabl
 
 
 @dataclass(frozen=True)
-class Part:
+class JobPart:
     """Nodes of one kind.
 
     Attributes:
@@ -66,7 +66,7 @@ class Batch:
     """
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[JobPart]
     command: Sequence[str]
     cwd: str
     output: str
@@ -81,7 +81,7 @@ def parts(
     nodes: int | None,
     gpus: int,
     min_workers: int | None = None,
-) -> list[Part]:
+) -> list[JobPart]:
     """Returns the nodes for a cluster.
 
     Workers with GPUs and other tasks without have nodes of their own. Where fewer workers
@@ -97,13 +97,13 @@ def parts(
         min_workers: How many workers are enough; None for all.
 
     >>> parts({"ps": 2, "worker": 4, "chief": 1}, None, 0)
-    [Part(nodes=4, tasks_per_node=2, gpus_per_node=0, least=0)]
+    [JobPart(nodes=4, tasks_per_node=2, gpus_per_node=0, least=0)]
     >>> for part in parts({"ps": 2, "worker": 4, "chief": 1}, 2, 1):
     ...     print(part)
-    Part(nodes=2, tasks_per_node=2, gpus_per_node=2, least=0)
-    Part(nodes=2, tasks_per_node=2, gpus_per_node=0, least=0)
+    JobPart(nodes=2, tasks_per_node=2, gpus_per_node=2, least=0)
+    JobPart(nodes=2, tasks_per_node=2, gpus_per_node=0, least=0)
     >>> parts({"ps": 1, "worker": 3, "chief": 1}, None, 0, min_workers=1)
-    [Part(nodes=3, tasks_per_node=2, gpus_per_node=0, least=2)]
+    [JobPart(nodes=3, tasks_per_node=2, gpus_per_node=0, least=2)]
     """
     workers, num_ps = counts.get("worker", 0), counts.get("ps", 0)
     others = sum(counts.values()) - workers
@@ -113,15 +113,15 @@ def parts(
         each = _share(workers + others, number)
         # The ps keep nodes of their own.
         least = max(_share(needed + others, each), min(num_ps, number))
-        return [Part(number, each, least=least if needed < workers else 0)]
+        return [JobPart(number, each, least=least if needed < workers else 0)]
     number = nodes or workers
     each = _share(workers, number)
     least = _share(needed, each) if needed < workers else 0
-    found = [Part(number, each, each * gpus, least)]
+    found = [JobPart(number, each, each * gpus, least)]
     if others:
         # Slurm chooses the nodes of one part after the other. The first would get nodes
         # with GPUs that the second needs, and the job would wait forever.
-        found.append(Part(max(num_ps, 1), _share(others, max(num_ps, 1))))
+        found.append(JobPart(max(num_ps, 1), _share(others, max(num_ps, 1))))
     return found
 
 

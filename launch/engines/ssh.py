@@ -16,7 +16,7 @@ from typing import Any
 
 from launch.engines import here
 from launch.engines.engine import EngineError, tell
-from launch.engines.here import Run, cancel, follow, logs, status
+from launch.engines.here import RunEnd, cancel, follow, logs, status
 from launch.engines.hosts import Host
 from launch.engines.layout import record_of
 from launch.engines.record import Record
@@ -113,7 +113,7 @@ def _run(job: SshJob, record: Record, lock: int, started: Callable[[], None]) ->
     """Runs a job, again on the other hosts if one is lost."""
     lost: list[str] = []
 
-    def once(log_dir: str) -> Run:
+    def once(log_dir: str) -> RunEnd:
         planned = job.first
         if lost:
             try:
@@ -121,7 +121,7 @@ def _run(job: SshJob, record: Record, lock: int, started: Callable[[], None]) ->
             except EngineError as error:
                 # It would say that nothing was started.
                 _tell(f"the job cannot go on without {', '.join(lost)}: {error}")
-                return Run(1)
+                return RunEnd(1)
             found = record_of(planned, record.name, record.engine)
             replace(found, output=record.output).write()
         events: list[Mapping[str, Any]] = []
@@ -134,7 +134,7 @@ def _run(job: SshJob, record: Record, lock: int, started: Callable[[], None]) ->
         )
         gone = [str(each["lost_host"]) for each in events if "lost_host" in each]
         lost.extend(gone)
-        return Run(code, bool(gone) and not signals)
+        return RunEnd(code, bool(gone) and not signals)
 
     started()
     return here.run_and_move(job.first, record, once, _tell)

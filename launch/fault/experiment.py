@@ -20,7 +20,7 @@ from launch.job.job import Job
 from launch.job.plan import TaskPlan
 from launch.loopback.cluster import make_log_dir
 from launch.network import reach
-from launch.network.links import Links, through
+from launch.network.impaired_links import ImpairedLinks, through
 from launch.supervise.handle import Handle
 from launch.supervise.processes import describe
 from tf_config import contract
@@ -142,12 +142,14 @@ def _prepared(job: Job, schedule: Schedule, checkpoint_dir: str | None) -> Job:
 
 
 @contextlib.contextmanager
-def _links(job: Job, schedule: Schedule, supervisor: int) -> Iterator[Links | None]:
+def _links(
+    job: Job, schedule: Schedule, supervisor: int
+) -> Iterator[ImpairedLinks | None]:
     if not schedule.kinds & faults.LINK_KINDS:
         yield None
         return
     ports = {plan.name: plan.port for plan in job.plans}
-    with Links(ports, lambda: tasks_of(job, supervisor)) as links:
+    with ImpairedLinks(ports, lambda: tasks_of(job, supervisor)) as links:
         yield links
 
 

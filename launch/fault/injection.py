@@ -20,7 +20,7 @@ from launch.fault.faults import (
     Schedule,
 )
 from launch.job.job import Job
-from launch.network.links import Link, Links
+from launch.network.impaired_links import ImpairedLinks, Impairment
 from launch.remote import host
 from tf_config.contract import TF_CONFIG
 
@@ -79,7 +79,7 @@ class Injector:
         schedule: Schedule,
         progress_path: str,
         checkpoint_dir: str | None = None,
-        links: Links | None = None,
+        links: ImpairedLinks | None = None,
     ) -> None:
         self._job = job
         self._supervisor = supervisor
@@ -177,10 +177,10 @@ class Injector:
         return process != each.victim and listens
 
 
-_LINKS: dict[str, Callable[[float], Link]] = {
-    PARTITION: lambda _: Link(is_cut=True),
-    DELAY: lambda amount: Link(delay=amount),
-    SLOW: lambda amount: Link(rate=amount),
+_LINKS: dict[str, Callable[[float], Impairment]] = {
+    PARTITION: lambda _: Impairment(is_cut=True),
+    DELAY: lambda amount: Impairment(delay=amount),
+    SLOW: lambda amount: Impairment(rate=amount),
 }
 
 

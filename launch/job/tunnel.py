@@ -6,14 +6,14 @@ from typing import Any
 
 from launch.job.plan import Remote
 from launch.secure import stunnel
-from launch.secure.stunnel import Route
+from launch.secure.stunnel import TunnelRoute
 from tf_config import Cluster, Task, split_address
 
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class End:
+class TunnelEnd:
     """The files and ports of one host for its end of the tunnels.
 
     Attributes:
@@ -74,7 +74,7 @@ class Tunnel:
 def tunnels(
     cluster: Cluster,
     where: Mapping[Task, int],
-    ends: Mapping[int, End],
+    ends: Mapping[int, TunnelEnd],
     remotes: Mapping[int, Remote],
     python: str,
     env: Mapping[str, str],
@@ -84,7 +84,7 @@ def tunnels(
     if len(hosts) == 1:
         return ()
     routes = [
-        Route(
+        TunnelRoute(
             task, split_address(cluster.address(task))[1], _address(ends[where[task]])
         )
         for task in cluster.tasks()
@@ -104,5 +104,5 @@ def tunnels(
     return tuple(found)
 
 
-def _address(end: End) -> str:
+def _address(end: TunnelEnd) -> str:
     return f"{end.address}:{end.port}"

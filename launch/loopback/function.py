@@ -112,7 +112,7 @@ def _result(
     raise LaunchError(f"no result: {reason}. The logs are in {job.log_dir}")
 
 
-def _error(failed: function_call.Outcome) -> Exception:
+def _error(failed: function_call.CallOutcome) -> Exception:
     """Returns the error that a task has met, or one that stands for it."""
     error = pickle.loads(failed.pickled)
     if isinstance(error, Exception):

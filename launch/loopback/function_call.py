@@ -20,6 +20,7 @@ from typing import Any
 
 from launch.job.plan import task_name
 from tf_config import TFConfig
+from tf_config.whole_file import write_whole
 
 _CALL = "call.pickle"
 _OUTCOME = ".outcome"
@@ -36,7 +37,7 @@ sys.exit(function_call.make(os.path.dirname(__file__)))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """The end of the call in one task.
 
     Attributes:
@@ -95,31 +96,27 @@ def make(directory: str) -> int:
         result = function(*args)
         if name == settings["answers"]:
             what = f"what the function returned, a {type(result).__name__},"
-            _save(directory, Outcome(name, _pickled(result, what)))
+            _save(directory, CallOutcome(name, _pickled(result, what)))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # The process that made the call knows already.
     except Exception as error:
         stack = _stack(error)
         if name != settings["answers"]:
             print(stack, file=sys.stderr)  # Only the first error is raised there.
-        _save(directory, Outcome(name, _pickled_error(error), stack))
+        _save(directory, CallOutcome(name, _pickled_error(error), stack))
         return 1
     return 0
 
 
-def read(directory: str) -> list[Outcome]:
+def read(directory: str) -> list[CallOutcome]:
     """Returns the outcomes so far, the first one first."""
     paths = [*Path(directory).glob(f"*{_OUTCOME}")]
     paths.sort(key=lambda path: path.stat().st_mtime_ns)
     return [pickle.loads(path.read_bytes()) for path in paths]
 
 
-def _save(directory: str, outcome: Outcome) -> None:
-    path = Path(directory, outcome.task + _OUTCOME)
-    # A task that is killed while it writes leaves no half of an outcome.
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(pickle.dumps(outcome))
-    unfinished.rename(path)
+def _save(directory: str, outcome: CallOutcome) -> None:
+    write_whole(Path(directory, outcome.task + _OUTCOME), pickle.dumps(outcome))
 
 
 def _dumps(value: Any) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from launch.job.job import Job
 from launch.job.plan import task_name
 from launch.network import reach
-from launch.network.namespaces import Network, network
+from launch.network.namespaces import Namespaces, network
 from tf_config import Cluster, Task
 
 _PORT = 2222
@@ -54,7 +54,7 @@ def burst_of(rate: float) -> int:
 class ShapedHosts:
     """Hosts for the tasks of jobs."""
 
-    def __init__(self, hosts: Network) -> None:
+    def __init__(self, hosts: Namespaces) -> None:
         self._hosts = hosts
 
     def cluster(

@@ -24,7 +24,7 @@ class NetworkError(RuntimeError):
     """The network cannot be created on this machine."""
 
 
-class Network:
+class Namespaces:
     """Namespaces that exist within `network`.
 
     Args:
@@ -125,14 +125,14 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(names: Sequence[str], tag: str = "") -> Iterator[Network]:
+def network(names: Sequence[str], tag: str = "") -> Iterator[Namespaces]:
     """Creates hosts, and removes them on exit, errors and signals included.
 
     Raises:
         NetworkError: If this process lacks the right, or a tool is missing.
     """
     _remove_strays()
-    made = Network(names, tag)
+    made = Namespaces(names, tag)
     with _signals_raise():
         try:
             made.create()

@@ -18,7 +18,7 @@ from tf_config import split_address
 AUTO, LOOPBACK, PRIVATE, OPEN = MODES = ("auto", "loopback", "private", "open")
 
 
-class NetworkError(RuntimeError):
+class ProtectionError(RuntimeError):
     """The requested protection is not available on this system."""
 
 
@@ -48,13 +48,13 @@ def protect(mode: str, ports: Collection[int]) -> Protection:
         ports: The ports of the job.
 
     Raises:
-        NetworkError: If the system does not allow `loopback` or `private`.
+        ProtectionError: If the system does not allow `loopback` or `private`.
     """
     if mode == PRIVATE:
         return _private()
     problem = "" if mode == OPEN else loopback_only.why_not()
     if mode == LOOPBACK and problem:
-        raise NetworkError(
+        raise ProtectionError(
             f"this system cannot close the ports to other machines ({problem}): try "
             "--network=private, or --network=open if you trust the network"
         )
@@ -70,7 +70,7 @@ def _private() -> Protection:
     try:
         private_network.enter()
     except OSError as error:
-        raise NetworkError(
+        raise ProtectionError(
             f"this system cannot give the job its own network ({error.strerror}): "
             "allow unprivileged user namespaces, or try --network=loopback"
         ) from None

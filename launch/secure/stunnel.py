@@ -40,7 +40,7 @@ TIMEOUTidle = 2000000
 
 
 @dataclass(frozen=True)
-class Route:
+class TunnelRoute:
     """The route to a task.
 
     Attributes:
@@ -65,8 +65,8 @@ def name(task: Task) -> str:
 
 def configuration(
     port: int,
-    here: Iterable[Route],
-    elsewhere: Iterable[Route],
+    here: Iterable[TunnelRoute],
+    elsewhere: Iterable[TunnelRoute],
     *,
     has_ipv6: bool = False,
 ) -> str:

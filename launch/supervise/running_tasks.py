@@ -3,7 +3,6 @@
 Tasks that stay stopped (SIGSTOP) are killed.
 """
 
-import os
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -92,10 +91,8 @@ class RunningTasks:
                     self._job.log_path(plan),
                     partial(self._on_line, plan),
                     starter=self._starter,
-                    environ=os.environ,
                     inherit_stdin=plan.task == self._leader,
                     before=before,
-                    may_report=bool(self._job.max_restarts),
                 )
             except OSError as error:
                 return Verdict(1, f"cannot start {plan.name}: {error}")

@@ -26,7 +26,7 @@ _INTERVAL = 2.0  # seconds
 _KILL_TIMEOUT = 10.0
 
 
-class Presence:
+class ChiefPresence:
     """The presence of a chief, from the outcome of connections to it."""
 
     def __init__(self, patience: float) -> None:
@@ -36,7 +36,7 @@ class Presence:
     def is_over(self, is_there: bool, now: float) -> bool:
         """Takes an observation; returns whether the chief has been away for too long.
 
-        >>> chief = Presence(patience=60)
+        >>> chief = ChiefPresence(patience=60)
         >>> [chief.is_over(*each) for each in [(False, 0), (True, 99), (False, 159)]]
         [False, False, False]
         >>> chief.is_over(False, 160)
@@ -71,7 +71,7 @@ def run(
     signums = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(signum, forward) for signum in signums]
     try:
-        return _wait(server, Presence(patience), chief, notice)
+        return _wait(server, ChiefPresence(patience), chief, notice)
     finally:
         for signum, handler in zip(signums, before, strict=True):
             signal.signal(signum, handler)
@@ -79,7 +79,7 @@ def run(
 
 def _wait(
     server: "subprocess.Popen[bytes]",
-    presence: Presence,
+    presence: ChiefPresence,
     chief: str,
     notice: Callable[[str], None],
 ) -> int:

@@ -76,6 +76,11 @@ class Starter:
         """True if tasks can be started without waiting for the fork server."""
         return not self._server or self._server.is_ready or bool(self._server.problem)
 
+    @property
+    def hears_reports(self) -> bool:
+        """True if each task gets a pipe for its reports: a job without restarts has none."""
+        return bool(self._job.max_restarts)
+
     def begin(self) -> None:
         """Starts the fork server if this job is to have one; call it once or more."""
         if self._has_begun:

@@ -138,7 +138,7 @@ class Supervisor:
             return None
         try:
             protection = reach.protect(job.network, [each.port for each in job.plans])
-        except reach.NetworkError as error:
+        except reach.ProtectionError as error:
             return Verdict(1, str(error))
         self._console.notice(protection.notice)
         self._warning = protection.notice if protection.is_open else ""

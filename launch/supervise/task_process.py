@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from signal import SIGKILL
 
 from launch.console.lines import LineSplitter, last_lines
@@ -30,11 +30,9 @@ class TaskProcess:
         log_path: The log file.
         on_line: Called with each line.
         starter: Starts the program.
-        environ: The environment, which the variables of the plan are added to.
         inherit_stdin: Whether the task reads this process's standard input.
         before: The previous process of the same task, which has ended; its log is
             continued.
-        may_report: Whether the task gets a pipe for reports (`contract.REPORT_FD`).
 
     Attributes:
         reports: The file descriptor to wait for reports on.
@@ -56,10 +54,8 @@ class TaskProcess:
         on_line: Callable[[str], None],
         *,
         starter: Starter,
-        environ: Mapping[str, str],
         inherit_stdin: bool = False,
         before: "TaskProcess | None" = None,
-        may_report: bool = True,
     ) -> None:
         self.plan = plan
         self.log_path = log_path
@@ -72,12 +68,12 @@ class TaskProcess:
         self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
         self._output, write_end = _pipe()
         self.reports, report_end = _pipe()
-        told = {contract.REPORT_FD: str(report_end)} if may_report else {}
+        told = {contract.REPORT_FD: str(report_end)} if starter.hears_reports else {}
         try:
             self._process = starter.start(
                 plan,
                 # Another host has its own environment.
-                {**({} if plan.remote else environ), **plan.env, **told},
+                {**({} if plan.remote else os.environ), **plan.env, **told},
                 output=write_end,
                 reports=report_end,
                 inherit_stdin=inherit_stdin,

@@ -9,14 +9,14 @@ from absl import flags
 
 from tfdist.all_reduce import cost
 from tfdist.all_reduce.cost import COSTS, Cost, CostError, Network
-from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, build
+from tfdist.all_reduce.schedule import SCHEDULES, ScheduleError, TransferSchedule, build
 
 MB = 1_000_000
 # 200 Mbit/s, and messages that follow each other faster than they arrive.
 SLOW = Network(1e-3, 25e6, 2e-10, 1e-4)
 
 
-def counted(schedule: Schedule) -> Cost:
+def counted(schedule: TransferSchedule) -> Cost:
     """Counts, transfer by transfer, what the formulas say."""
     chunk = Fraction(1, schedule.num_chunks)
     messages = busiest_messages = 0

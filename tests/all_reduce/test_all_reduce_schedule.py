@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.all_reduce import schedule as schedules
-from tfdist.all_reduce.schedule import SCHEDULES, Schedule, ScheduleError, Transfer
+from tfdist.all_reduce.schedule import (
+    SCHEDULES,
+    ScheduleError,
+    Transfer,
+    TransferSchedule,
+)
 
 DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 13, 17)
 
@@ -21,7 +26,7 @@ def every_schedule(request):
     return [SCHEDULES[request.param](num_devices) for num_devices in DEVICES]
 
 
-def states(schedule: Schedule, values: np.ndarray):
+def states(schedule: TransferSchedule, values: np.ndarray):
     """Yields, before and after each step, `held[device][chunk]` of such a tensor."""
     held = [np.array_split(value, schedule.num_chunks) for value in values]
     yield held
@@ -33,12 +38,12 @@ def states(schedule: Schedule, values: np.ndarray):
         yield held
 
 
-def all_reduce(schedule: Schedule, values: np.ndarray) -> np.ndarray:
+def all_reduce(schedule: TransferSchedule, values: np.ndarray) -> np.ndarray:
     *_, held = states(schedule, values)
     return np.stack([np.concatenate(chunks) for chunks in held])
 
 
-def whose_values(schedule: Schedule) -> np.ndarray:
+def whose_values(schedule: TransferSchedule) -> np.ndarray:
     """Values that say whose they are: `[d, c, e]` is 1 where device `d` is `e`."""
     n = schedule.num_devices
     return np.broadcast_to(np.eye(n, dtype=int)[:, None], (n, schedule.num_chunks, n))
@@ -73,7 +78,7 @@ def test_each_chunk_is_summed_on_its_owner_first_and_copied_from_there(every_sch
         check_owners(schedule)
 
 
-def check_owners(schedule: Schedule) -> None:
+def check_owners(schedule: TransferSchedule) -> None:
     held_by_step = list(states(schedule, whose_values(schedule)))
     for chunk in range(schedule.num_chunks):
         assert schedule.owner(chunk) == chunk
@@ -97,7 +102,7 @@ def test_no_step_depends_on_the_order_of_its_transfers(every_schedule):
         check_steps(schedule)
 
 
-def check_steps(schedule: Schedule) -> None:
+def check_steps(schedule: TransferSchedule) -> None:
     assert list(schedule.transfers) == sorted(set(schedule.transfers))
     for number, transfers in enumerate(schedule.steps):
         assert {each.step for each in transfers} == {number}
@@ -182,7 +187,7 @@ def test_halving_doubling_folds_the_extra_devices_in_and_out():
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_one_device_has_nothing_to_do(name):
     schedule = schedules.build(name, 1)
-    assert schedule == Schedule(name, 1, 1, ())
+    assert schedule == TransferSchedule(name, 1, 1, ())
     assert (schedule.num_steps, schedule.steps, schedule.links) == (0, (), {})
     assert schedule.busiest_sent == schedule.busiest_received == 0
     assert schedule.owner(0) == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tfdist
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.combinations import (
@@ -17,10 +18,9 @@ from tfdist.consistency.combinations import (
     is_free,
 )
 from tfdist.consistency.policy import Phase, check_consistency, for_workers
-from tfdist.consistency.schedule import Released, Schedule
 from tfdist.consistency.setting import setting_of
+from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.consistency.synchronous import Synchronous
-from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
 from tfdist.parameter_server.exchange.policies import Every
 
 STEPS = 40
@@ -30,7 +30,7 @@ class Cluster:
     """Workers that run steps; `choose` decides whose turn it is."""
 
     def __init__(self, policy: Any, workers: int) -> None:
-        self.schedule = Schedule(for_workers(policy, workers))
+        self.schedule = StepSchedule(for_workers(policy, workers))
         self.workers = range(workers)
         self.started: set[int] = set()
         self.computed: set[int] = set()
@@ -142,7 +142,7 @@ def test_nobody_waits_without_a_bound(policy, workers, data):
 
 
 def test_a_fast_worker_waits_at_its_write():
-    schedule = Schedule(BoundedStaleness(2))
+    schedule = StepSchedule(BoundedStaleness(2))
     schedule.arrive(0)
     for _ in range(2):
         assert schedule.arrive(1).started == [1]
@@ -155,7 +155,7 @@ def test_a_fast_worker_waits_at_its_write():
 
 
 def test_a_lost_worker_holds_nobody_up():
-    schedule = Schedule(BoundedStaleness(0))
+    schedule = StepSchedule(BoundedStaleness(0))
     schedule.arrive(0)
     assert schedule.arrive(1).started == []
     assert schedule.leave(0).started == [1]
@@ -201,8 +201,8 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
         (lambda: together(Synchronous(), Every()), ValueError, "may drop a gradient"),
         (lambda: together(Asynchronous(), Every(5)), ValueError, "sends no gradients"),
         (lambda: together(Dropping(), Every()), ValueError, "Dropping overrides"),
-        (lambda: checked_wire_dtype("int8"), ValueError, "or None .*received 'int8'"),
-        (lambda: checked_wire_dtype(16), ValueError, "'bfloat16', .*; received 16"),
+        (lambda: sent_as("int8"), ValueError, "of 'bfloat16', or None .*ed 'int8'"),
+        (lambda: sent_as(16), ValueError, "'bfloat16', .*; received 16"),
         (lambda: check_consistency(object()), TypeError, "no may_start and no counts"),
         (lambda: check_consistency(Asynchronous), TypeError, r"Asynchronous\(\)"),
     ],
@@ -210,6 +210,10 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
 def test_bad_input_says_what_is_allowed(make, error, said):
     with pytest.raises(error, match=said):
         make()
+
+
+def sent_as(wire_dtype):
+    tfdist.ParameterServerStrategy(wire_dtype=wire_dtype)
 
 
 def together(policy, exchange):
@@ -286,7 +290,7 @@ def test_a_policy_of_a_user_needs_two_methods():
             return True
 
     check_consistency(Alternating())
-    schedule = Schedule(Alternating())
+    schedule = StepSchedule(Alternating())
     assert schedule.arrive(1).started == []
     assert schedule.arrive(0).started == [0]
     assert schedule.computed(0).started == [1]

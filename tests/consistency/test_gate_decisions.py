@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.policy import Phase
-from tfdist.consistency.schedule import Schedule
+from tfdist.consistency.step_schedule import StepSchedule
 from tfdist.parameter_server.gate import decisions
-from tfdist.parameter_server.gate.decisions import IDLE, Slots
+from tfdist.parameter_server.gate.decisions import IDLE, GateSlots
 
 EVENTS = {"arrive": Phase.STARTING, "computed": Phase.READY, "finished": IDLE}
 
@@ -22,8 +22,8 @@ def after(slots, slot, phase, bound):
 
 @given(st.integers(0, 8), st.sampled_from([1, 2, 4]), st.data())
 def test_as_the_pure_policy(bound, workers, data):
-    schedule = Schedule(BoundedStaleness(bound))
-    slots = Slots(*(tf.zeros(n, tf.int64) for n in (2, workers, workers, workers)))
+    schedule = StepSchedule(BoundedStaleness(bound))
+    slots = GateSlots(*(tf.zeros(n, tf.int64) for n in (2, workers, workers, workers)))
     for _ in range(data.draw(st.integers(1, 40))):
         phases = {step.worker: step.phase for step in schedule.state.steps}
         moves = [("arrive", worker) for worker in range(workers)]

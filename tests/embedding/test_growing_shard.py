@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 import tfdist
+from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard
 from tfdist.embedding.growing.reserved import Reserved
-from tfdist.embedding.growing.shard import ABSENT, Shard
 
 ORIGIN = [0, 0]
 CAPACITY = 7  # So that a table is full soon.
@@ -36,7 +36,7 @@ def shard_of(admission=None, capacity=CAPACITY, **options):
     def write(rows, ids):
         return [written.set_at(rows, ids)]
 
-    return Shard("", capacity, admission, write, ORIGIN, **options), written
+    return GrowingShard("", capacity, admission, write, ORIGIN, **options), written
 
 
 class AgainstADictionary(RuleBasedStateMachine):
@@ -180,7 +180,7 @@ def test_threads_fill_a_table_to_its_last_row():
 
 def test_an_id_is_in_the_index_only_once_its_row_is_written():
     seen = []
-    shard = Shard(
+    shard = GrowingShard(
         "", 5, None, lambda rows, ids: [seen.append(shard.find(ids).numpy())], ORIGIN
     )
     shard.find_or_create(tensor([3, 4]))
@@ -193,7 +193,7 @@ def test_a_row_that_was_left_half_created_is_no_row():
             raise RuntimeError
         return []
 
-    shard = Shard("", 5, None, dies, ORIGIN)
+    shard = GrowingShard("", 5, None, dies, ORIGIN)
     with contextlib.suppress(RuntimeError):
         shard.find_or_create(tensor([13]))
     assert shard.find_or_create(tensor([3, 4])).numpy().tolist() == [2, 3]

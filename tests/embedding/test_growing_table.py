@@ -20,9 +20,9 @@ from tfdist.embedding.growing.pieces import Pieces, bounds_of
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.placement.partition import Partition
 from tfdist.variables.initial_value import Unwritten
-from tfdist.variables.layout import DIV, layout_of
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.reserved_rows import ReservedRowsError
+from tfdist.variables.shard_layout import DIV, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
 WIDTH = 3

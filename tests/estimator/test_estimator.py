@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import estimator
 from tfdist.estimator import _tf, experimental, export, v1
-from tfdist.estimator.evaluator import Schedule, executor_of
+from tfdist.estimator.evaluator import EvaluationSchedule, executor_of
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
@@ -352,7 +352,7 @@ def test_an_evaluator_that_must_end_too_early_fails(
 
 
 def test_an_evaluator_that_has_evaluated_the_last_checkpoint_succeeds(sigterm):
-    schedule = Schedule(lambda: "model.ckpt-1", None, None)
+    schedule = EvaluationSchedule(lambda: "model.ckpt-1", None, None)
     schedule.evaluated = "model.ckpt-1"
     with pytest.raises(SystemExit) as ended, schedule.told_to_end():
         os.kill(os.getpid(), sigterm)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
-from tfdist.estimator.evaluator import ChiefWatch, Schedule
+from tfdist.estimator.evaluator import ChiefWatch, EvaluationSchedule
 
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
@@ -193,7 +193,7 @@ class Chief:
 
     def schedule(self, max_steps=None):
         watch = ChiefWatch(lambda: self.listens, startup_timeout=600, patience=60)
-        return Schedule(lambda: self.newest, max_steps, watch)
+        return EvaluationSchedule(lambda: self.newest, max_steps, watch)
 
     def leaves(self):
         self.listens = False

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.checkpoint.variables import VariableWriter
+from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.initial_rows import rows_by
-from tfdist.embedding.growing.shard import Shard
 
 # What the ps keep of ids has numbers for names.
 pytestmark = [
@@ -321,7 +321,7 @@ def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
 def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):
     """Of two orders, the second could have rows that a late step creates meanwhile."""
     found = Counter()
-    in_use = Shard.in_use
+    in_use = GrowingShard.in_use
 
     def noted(shard):
         found[shard] += 1
@@ -331,6 +331,6 @@ def test_a_table_and_its_slots_are_saved_in_one_order(strategy, monkeypatch):
         table = tfdist.embedding.DynamicEmbedding(DIM, max_rows=200)
         model = model_of(table, keras.optimizers.Adam(0.1))
         model.optimizer.build(model.trainable_variables)
-    monkeypatch.setattr(Shard, "in_use", noted)
+    monkeypatch.setattr(GrowingShard, "in_use", noted)
     VariableWriter(model=[*model.variables, *model.optimizer.variables])
     assert found == dict.fromkeys(table.table.shards, 1)

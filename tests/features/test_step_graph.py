@@ -16,7 +16,7 @@ from tfdist.graph.tasks import WORKER, task_at
 from tfdist.parameter_server.exchange.policies import check_exchange
 from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.step_graph import unrolling
-from tfdist.parameter_server.step_graph.messages import Message
+from tfdist.parameter_server.step_graph.messages import TaskMessage
 
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
@@ -137,7 +137,7 @@ def pushes_that_wait(graph):
 def test_a_pair_of_tasks_has_one_message_each_way(strategy, step_graphs):
     compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
     (step,) = step_graphs
-    assert all(isinstance(each, Message) for each in step.messages)
+    assert all(isinstance(each, TaskMessage) for each in step.messages)
     pairs = {(each.sender, each.receiver) for each in step.messages}
     assert pairs == {
         ("ps:0", "worker"),

@@ -18,7 +18,7 @@ from launch import jobs
 from launch.engines import engine, hosts, preflight, record, ssh
 from launch.engines.hosts import Host, HostError
 from launch.engines.layout import Layout, assign
-from launch.engines.preflight import Report
+from launch.engines.preflight import HostReport
 from launch.engines.record import Record, RecordError
 from launch.engines.ssh import SshJob
 from launch.flags import command_line
@@ -108,27 +108,27 @@ def test_a_layout_makes_a_cluster_of_the_ports_of_each_host():
     assert cluster.as_dict() == {"chief": ["10.0.0.2:9"], "worker": ["10.0.0.1:7"]}
 
 
-GOOD = Report(versions={"Python": "3.11", "tensorflow": "2.21.0"}, ports=(1, 2))
+GOOD = HostReport(versions={"Python": "3.11", "tensorflow": "2.21.0"}, ports=(1, 2))
 
 
 @pytest.mark.parametrize(
     ("report", "problem"),
     [
-        (Report(("has no script /a",)), "h2 has no script /a"),
+        (HostReport(("has no script /a",)), "h2 has no script /a"),
         (
-            Report(versions={"Python": "3.12", "tensorflow": "2.21.0"}, ports=(1,)),
+            HostReport(versions={"Python": "3.12", "tensorflow": "2.21.0"}, ports=(1,)),
             "h2 has Python 3.12, but h0 has Python 3.11: install the same",
         ),
         (
-            Report(versions={"Python": "3.11", "tensorflow": "2.20.0"}, ports=(1,)),
+            HostReport(versions={"Python": "3.11", "tensorflow": "2.20.0"}, ports=(1,)),
             "h2 has tensorflow 2.20.0, but h0 has tensorflow 2.21.0",
         ),
         (
-            Report(versions={"Python": "3.11"}, ports=(1,)),
+            HostReport(versions={"Python": "3.11"}, ports=(1,)),
             "h2 has no tensorflow, but h0 has tensorflow 2.21.0",
         ),
         (
-            Report(versions=GOOD.versions, ports=(1,), lacks=("tfdist",)),
+            HostReport(versions=GOOD.versions, ports=(1,), lacks=("tfdist",)),
             "h2 has no tfdist for its Python",
         ),
     ],
@@ -142,11 +142,11 @@ def test_what_a_host_lacks(report, problem):
 
 
 def test_a_host_without_a_server_needs_no_tfdist():
-    report = Report(versions=GOOD.versions, ports=(1,), lacks=("tfdist",))
+    report = HostReport(versions=GOOD.versions, ports=(1,), lacks=("tfdist",))
     assert preflight.problems({"h0": report}, []) == []
 
 
-SILENT = Report(("cannot be reached: no route",))
+SILENT = HostReport(("cannot be reached: no route",))
 
 
 def job_on(min_workers, **where):
@@ -218,7 +218,7 @@ def test_hosts_that_the_job_can_do_without_are_not_waited_for_long(monkeypatch):
 def test_a_host_that_answers_is_never_spared():
     where = dict.fromkeys(["chief0", "ps0", "worker0", "worker1"], "h0")
     job = job_on(1, **where, worker2="h1")
-    wrong = Report(("has no script /a",), versions=GOOD.versions)
+    wrong = HostReport(("has no script /a",), versions=GOOD.versions)
     reports = {"h0": GOOD, "h1": wrong}
     assert preflight.without_absent(reports, {"h1": [1]}, job) == (reports, {})
 
@@ -226,7 +226,7 @@ def test_a_host_that_answers_is_never_spared():
 @given(st.text())
 def test_whatever_a_host_answers_is_read_or_rejected(text):
     with pytest.raises(ValueError, match=r".*"):
-        Report.from_json(text)
+        HostReport.from_json(text)
 
 
 def test_ports_that_a_host_gives_to_connections_are_left_out():
@@ -235,7 +235,7 @@ def test_ports_that_a_host_gives_to_connections_are_left_out():
         **{"problems": [], "ports": [10, 20, 30], "ephemeral": [15, 25]},
         **{"proxies": {}, "secure": {}},
     }
-    report = Report.from_json(f"Welcome!\n{json.dumps(answer)}\n")
+    report = HostReport.from_json(f"Welcome!\n{json.dumps(answer)}\n")
     assert report.ports == (10, 30)
     assert report.versions == {"Python": "3.11"}
 

@@ -214,14 +214,14 @@ def test_a_protection_that_is_not_to_be_had(monkeypatch):
         "WARNING: the ports are open (they cannot be closed, seccomp(2): none here): "
         "anyone who can reach 10.1.2.3 or fd00::7 can run code as "
     )
-    with pytest.raises(reach.NetworkError, match="none here.*--network=private"):
+    with pytest.raises(reach.ProtectionError, match="none here.*--network=private"):
         reach.protect("loopback", [2222])
 
     def refuse():
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(private_network, "enter", refuse)
-    with pytest.raises(reach.NetworkError, match="Operation not permitted"):
+    with pytest.raises(reach.ProtectionError, match="Operation not permitted"):
         reach.protect("private", [2222])
 
 

@@ -11,7 +11,7 @@ import pytest
 import launch
 from launch.fault.experiment import through_links
 from launch.loopback.cluster import make_job
-from launch.network.links import HOST, Link, Links
+from launch.network.impaired_links import HOST, ImpairedLinks, Impairment
 
 from ..support.deadline import DEADLINE
 
@@ -49,7 +49,7 @@ def echo(plans):
 
 @pytest.fixture
 def links(plans):
-    with Links(ports(plans), lambda: {"worker:0": psutil.Process()}) as links:
+    with ImpairedLinks(ports(plans), lambda: {"worker:0": psutil.Process()}) as links:
         yield links
 
 
@@ -90,7 +90,7 @@ def test_nothing_passes_a_cut_link_of_either_end_and_nothing_is_lost(
     links, connection, end
 ):
     assert echoed(connection) == b"hello"
-    mend = links.impair(end, Link(is_cut=True))
+    mend = links.impair(end, Impairment(is_cut=True))
     connection.settimeout(0.3)
     with pytest.raises(TimeoutError):
         echoed(connection)
@@ -101,19 +101,19 @@ def test_nothing_passes_a_cut_link_of_either_end_and_nothing_is_lost(
 
 
 def test_another_task_is_not_concerned(links, connection):
-    links.impair("chief", Link(is_cut=True))
+    links.impair("chief", Impairment(is_cut=True))
     assert echoed(connection) == b"hello"
 
 
 def test_what_is_held_back_arrives_later(links, connection):
-    links.impair("ps:0", Link(delay=0.1))
+    links.impair("ps:0", Impairment(delay=0.1))
     began = time.monotonic()
     assert echoed(connection) == b"hello"
     assert time.monotonic() - began >= 0.2  # There and back.
 
 
 def test_a_slow_link_takes_the_time_of_its_rate(links, connection):
-    links.impair("worker:0", Link(rate=1e5))
+    links.impair("worker:0", Impairment(rate=1e5))
     began = time.monotonic()
     for _ in range(3):
         assert echoed(connection, b"x" * 10_000) == b"x" * 10_000
@@ -127,13 +127,13 @@ def test_a_server_that_is_not_there_ends_the_connection(links, plans):
 
 
 def test_two_links_are_as_bad_as_both():
-    slow, late = Link(rate=5.0), Link(delay=0.5, rate=9.0, is_cut=True)
-    assert slow + late == Link(0.5, 5.0, True)
-    assert Link() + slow == slow
+    slow, late = Impairment(rate=5.0), Impairment(delay=0.5, rate=9.0, is_cut=True)
+    assert slow + late == Impairment(0.5, 5.0, True)
+    assert Impairment() + slow == slow
 
 
 def test_nobody_listens_once_the_context_is_left(plans):
-    with Links(ports(plans), dict):
+    with ImpairedLinks(ports(plans), dict):
         pass
     for plan in plans:
         with pytest.raises(ConnectionRefusedError):

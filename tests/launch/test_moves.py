@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from launch.engines import here
-from launch.engines.here import Run
+from launch.engines.here import RunEnd
 from launch.engines.record import Record
 from launch.job.job import Job
 
@@ -25,7 +25,7 @@ def run(ends, max_restarts=5):
 
     def once(log_dir):
         log_dirs.append(log_dir)
-        return Run(*next(rest))
+        return RunEnd(*next(rest))
 
     job = Job("coordinator", (), "logs", max_restarts=max_restarts)
     record = Record("mine", "ssh", "logs", "", {}, 1.0)

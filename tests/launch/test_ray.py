@@ -28,7 +28,7 @@ from launch.engines import (
 )
 from launch.engines.engine import STARTING, EngineError
 from launch.engines.ray_places import Place
-from launch.engines.ray_request import PACK, SPREAD, STRICT_SPREAD, Request
+from launch.engines.ray_request import PACK, SPREAD, STRICT_SPREAD, RayRequest
 from launch.engines.ray_reservation import Reservation
 from launch.engines.ray_shell import Shell
 from launch.engines.record import Record
@@ -70,8 +70,8 @@ def test_every_task_has_a_bundle(counts, cpus, gpus):
         for task, bundle in zip(group.tasks, group.bundles(), strict=True):
             wants = gpus if task.startswith("worker") else 0
             assert bundle == {"CPU": cpus, **({"GPU": wants} if wants else {})}
-    request = Request("auto", groups, {"pip": ["rich"]}, 3.0)
-    assert Request.from_dict(json.loads(json.dumps(request.as_dict()))) == request
+    request = RayRequest("auto", groups, {"pip": ["rich"]}, 3.0)
+    assert RayRequest.from_dict(json.loads(json.dumps(request.as_dict()))) == request
 
 
 def test_ps_are_apart_if_there_are_enough_nodes_that_can_run_one():
@@ -378,7 +378,7 @@ def test_what_is_rendered_carries_everything_through_a_shell(
     seen = "import json, sys; print(json.dumps(sys.argv[1:]))"
     (directory / "train.py").write_text(seen)
     plans = requested("--num_ps=0", "--num_workers=1").example.plans
-    request = Request(address, (), {}, 1.0)
+    request = RayRequest(address, (), {}, 1.0)
     argv = (sys.executable, str(directory / "train.py"), *args)
     job = Job("every_task", (_with_argv(plans[0], argv),), "logs")
     text = engine.render(engine.RayJob(request, job, lambda places: job))
@@ -447,7 +447,9 @@ def run_job(monkeypatch, tmp_path, *, moves, codes, max_restarts=3, interrupt=Fa
     monkeypatch.setattr(foreground, "run", run)
     example = requested("--num_ps=1", f"--max_restarts={max_restarts}").example
     example = Job(**{**vars(example), "log_dir": str(tmp_path / "logs")})
-    job = engine.RayJob(Request("auto", (), {}, 1.0), example, lambda places: example)
+    job = engine.RayJob(
+        RayRequest("auto", (), {}, 1.0), example, lambda places: example
+    )
     record = Record("mine", "ray", str(tmp_path / "logs"), "", {}, 1.0)
     code = engine.run(job, record)
     assert record.end == {"code": code}
@@ -510,7 +512,7 @@ def test_what_a_job_needs_and_what_may_come_later():
     assert not request.may_grow
     more = requested("--min_workers=1", "--checkpoint_dir=a").request
     assert more.may_grow
-    assert Request.from_dict(json.loads(json.dumps(more.as_dict()))) == more
+    assert RayRequest.from_dict(json.loads(json.dumps(more.as_dict()))) == more
     all_of_them = requested("--checkpoint_dir=a").request
     assert (all_of_them.later, all_of_them.may_grow) == ((), False)
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from launch.engines import preflight
 from launch.engines.layout import assign
 from launch.engines.port_choice import OwnPorts, SharedPorts
-from launch.engines.preflight import Report
+from launch.engines.preflight import HostReport
 from launch.job.job import Job
 from launch.job.plan import Remote
-from launch.job.tunnel import End, Tunnel, tunnels
+from launch.job.tunnel import Tunnel, TunnelEnd, tunnels
 from launch.remote import identity
 from launch.secure import mode, stunnel
 from launch.secure.authority import Authority
@@ -47,7 +47,7 @@ def test_whoever_leaves_the_ports_open_is_told():
 
 def a_report(**changes):
     has = {"stunnel": "/usr/bin/stunnel", "version": "5.68", "open": ""}
-    return Report(secure={**has, "has_ipv6": True, **changes})
+    return HostReport(secure={**has, "has_ipv6": True, **changes})
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_every_task_is_at_its_address_on_every_host(num_ps, num_workers, num_hos
         }
     )
     where = assign(tasks, [0.0] * num_hosts)
-    ends = {host: End(f"10.0.0.{host}", 9000 + host) for host in range(num_hosts)}
+    ends = {host: TunnelEnd(f"10.0.0.{host}", 9000 + host) for host in range(num_hosts)}
     remotes = {host: Remote(f"h{host}", ("ssh",), "/data") for host in range(num_hosts)}
     found = tunnels(cluster, where, ends, remotes, "python", {})
     used = sorted({*where.values()})
@@ -277,7 +277,7 @@ def test_every_task_is_at_its_address_on_every_host(num_ps, num_workers, num_hos
 
 
 def test_an_address_of_ipv6():
-    route = stunnel.Route(Task("ps", 0), 7000, "[fe80::1]:9000")
+    route = stunnel.TunnelRoute(Task("ps", 0), 7000, "[fe80::1]:9000")
     text = stunnel.configuration(9001, [], [route], has_ipv6=True)
     assert "accept = :::9001\n" in text
     assert "connect = fe80::1:9000\n" in text

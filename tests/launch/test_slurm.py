@@ -18,9 +18,9 @@ from launch.engines import record, slurm_allocation, slurm_client, slurm_script
 from launch.engines import slurm as engine
 from launch.engines.engine import ENDED, STARTING, EngineError
 from launch.engines.record import Record
-from launch.engines.slurm_allocation import Node
+from launch.engines.slurm_allocation import SlurmNode
 from launch.engines.slurm_client import SlurmJob
-from launch.engines.slurm_script import Batch, Part
+from launch.engines.slurm_script import Batch, JobPart
 from launch.flags.command_line import UsageError
 
 from ..launch_programs.launcher import DEADLINE
@@ -56,7 +56,7 @@ def test_a_refusal_of_sbatch_is_said_without_sinfo(monkeypatch, tmp_path):
 def a_batch(**changed):
     return Batch(
         **{
-            **{"name": "job", "parts": [Part(2, 3)], "command": ["true"]},
+            **{"name": "job", "parts": [JobPart(2, 3)], "command": ["true"]},
             **{"cwd": "/", "output": "/dev/null", "warning": 40},
             **changed,
         }
@@ -152,7 +152,7 @@ def test_an_allocation_that_says_nothing_of_tasks_is_used_as_it_is():
 
 
 def test_a_range_of_nodes_and_their_loss():
-    text = slurm_script.render(a_batch(parts=[Part(3, 2, least=2)]))
+    text = slurm_script.render(a_batch(parts=[JobPart(3, 2, least=2)]))
     assert "#SBATCH --nodes=2-3\n" in text
     assert "no-kill" not in text
     text = slurm_script.render(a_batch(may_lose_nodes=True))
@@ -163,7 +163,7 @@ def test_a_range_of_nodes_and_their_loss():
 def test_a_heterogeneous_job():
     text = slurm_script.render(
         a_batch(
-            parts=[Part(2, 1, 1), Part(1, 2)],
+            parts=[JobPart(2, 1, 1), JobPart(1, 2)],
             options={"partition": "cpu,gpu"},
             extra=["--exclusive", "--mail-type=END"],
         )
@@ -249,20 +249,20 @@ def test_an_allocation_without_nodes(monkeypatch):
 def test_the_parts_of_an_allocation():
     with mock.patch.object(slurm_client, "hostnames", lambda text: text.split("+")):
         (found,) = slurm_allocation.parts({"SLURM_JOB_NODELIST": "n2+n10"})
-        assert found == [Node("n2"), Node("n10")]
+        assert found == [SlurmNode("n2"), SlurmNode("n10")]
         het = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": "g0"}
         groups = {"SLURM_JOB_NODELIST_HET_GROUP_0": "g0"}
         groups["SLURM_JOB_NODELIST_HET_GROUP_1"] = "n2+n10"
         assert slurm_allocation.parts({**het, **groups}) == [
-            [Node("g0", 0)],
-            [Node("n2", 1), Node("n10", 1)],
+            [SlurmNode("g0", 0)],
+            [SlurmNode("n2", 1), SlurmNode("n10", 1)],
         ]
-    assert "--het-group=1" in Node("n2", 1).srun()
-    assert "--nodelist=n2" in Node("n2").srun()
+    assert "--het-group=1" in SlurmNode("n2", 1).srun()
+    assert "--nodelist=n2" in SlurmNode("n2").srun()
 
 
 def test_workers_go_to_the_first_part_and_ps_to_the_second():
-    parts = [[Node("g0", 0)], [Node("n2", 1), Node("n10", 1)]]
+    parts = [[SlurmNode("g0", 0)], [SlurmNode("n2", 1), SlurmNode("n10", 1)]]
     layout = slurm._layout(parts, {"ps": 2, "worker": 2, "chief": 1})
     where = {str(task): layout.hosts[i].name for task, i in layout.where.items()}
     assert where == {
@@ -276,7 +276,7 @@ def test_workers_go_to_the_first_part_and_ps_to_the_second():
     [("5,7", range(1), "5"), ("5,7", range(1, 2), "7"), (None, range(2, 4), "2,3")],
 )
 def test_a_worker_sees_its_gpus(given, gpus, seen):
-    words = Node("n2").connect(gpus)
+    words = SlurmNode("n2").connect(gpus)
     environ = {"PATH": os.environ["PATH"]}
     if given is not None:
         environ["CUDA_VISIBLE_DEVICES"] = given

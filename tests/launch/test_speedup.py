@@ -17,7 +17,7 @@ from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of
 from launch.measure.run import Measured, _telling
 from launch.measure.shaped import RateError, burst_of, bytes_per_second
-from launch.speedup import Size, schedule, table
+from launch.speedup import PlannedRun, schedule, table
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tf_config.speedup import Epoch, Run, Speedup, SpeedupFileError
@@ -149,7 +149,7 @@ def test_a_run_is_reported_in_a_line(found, said, script):
     values = launch.speedup._define_flags()
     values, program = command_line.parse(["x", "--log_dir=logs", script], values, "")
     job = launch.speedup._job(values, program, 1, launch.local_cluster)
-    assert said in launch.speedup._report(found, Size(1, "bounded:4", 0), job)
+    assert said in launch.speedup._report(found, PlannedRun(1, "bounded:4", 0), job)
 
 
 def test_counters_grow_evenly_between_readings():

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tfdist
 from tfdist.local_update import mixing
-from tfdist.local_update.arguments import checked_wire_dtype
 from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback, Wire
 from tfdist.local_update.message import header_bytes
-from tfdist.local_update.mix import Mix
+from tfdist.local_update.mix import Mix, MixSettings
 
 from .mailboxes_in_memory import Crew, Dies
 
@@ -231,7 +231,7 @@ def models_after(wire_dtype, rate, victim, messages, has_read):
 
     def rounds(i, exchange):
         model = Model()
-        mix = Mix(model, exchange, mixing.Mean(), 1, outers[i], wire_dtype)
+        mix = Mix(model, exchange, MixSettings(1, mixing.Mean(), outers[i], wire_dtype))
         mix.begin()
         random, least = np.random.RandomState(i), np.inf
         try:
@@ -267,5 +267,5 @@ def test_models_become_equal_again_after_a_loss(victim, rate, messages):
 
 @pytest.mark.parametrize("wire_dtype", ["float16", "half a byte", 8])
 def test_another_wire_dtype_is_told_what_is_allowed(wire_dtype):
-    with pytest.raises(ValueError, match="'bfloat16', 'int8' or None; received"):
-        checked_wire_dtype(wire_dtype)
+    with pytest.raises(ValueError, match="'bfloat16', 'int8', or None .*; received"):
+        tfdist.LocalUpdateStrategy(2, wire_dtype=wire_dtype)

@@ -12,14 +12,19 @@ from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_fragments
 from tfdist.local_update.fragment import one_each
 from tfdist.local_update.message import header_bytes
-from tfdist.local_update.mix import Mix
-from tfdist.local_update.rounds import Rounds, balanced_groups
+from tfdist.local_update.mix import Mix, MixSettings
+from tfdist.local_update.mix_schedule import MixSchedule, balanced_groups
 
 from ..support.deadline import DEADLINE
 from .mailboxes_in_memory import Crew, Dies, train
 
 MEAN = mixing.Mean()
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=30)
+
+
+def mix_of(model, exchange, fragments, *of_all, **others):
+    of_all = MixSettings(*of_all, **others, overlap=True, fragments=fragments)
+    return Mix(model, exchange, of_all)
 
 
 @settings(max_examples=100, deadline=None)
@@ -46,7 +51,7 @@ def test_equal_layers_go_to_the_groups_in_turn(layers, data):
 @given(local_steps=st.integers(1, 40), steps=st.integers(0, 130), data=st.data())
 def test_each_fragment_is_mixed_once_per_round(local_steps, steps, data):
     fragments = data.draw(st.integers(1, local_steps))
-    rounds = Rounds(local_steps, fragments)
+    rounds = MixSchedule(local_steps, fragments)
     mixed = [rounds.step() for _ in range(steps)]
     order = [each for each in mixed if each is not None]
     assert order == [i % fragments for i in range(len(order))]
@@ -93,7 +98,7 @@ def test_an_exchange_sends_a_part_and_all_of_them_the_whole(fragments):
 
     def run(me, exchange):
         sizes = sizes_of_messages(exchange)
-        mix = Mix(model_of(me), exchange, MEAN, 4, None, None, True, fragments)
+        mix = mix_of(model_of(me), exchange, fragments, 4, MEAN)
         mix.begin()
         for _ in range(4 * rounds):
             train(mix, by=0)
@@ -116,7 +121,7 @@ def test_all_end_with_the_same_model_and_no_step_is_lost(fragments, rate, wire_d
 
     def run(me, exchange):
         outer = rate and keras.optimizers.SGD(rate)
-        mix = Mix(model_of(me), exchange, MEAN, 5, outer, wire_dtype, True, fragments)
+        mix = mix_of(model_of(me), exchange, fragments, 5, MEAN, outer, wire_dtype)
         found = []
         for _ in range(2):  # The second call of `fit` starts anew.
             mix.vector.write(np.ones_like(mix.vector.read()))
@@ -142,7 +147,9 @@ def test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it(fragments, wire_d
     policy = mixing.Gossip(mixing.ring).on(4)
 
     def run(me, exchange):
-        mix = Mix(model_of(me), exchange, policy, 2, None, wire_dtype, True, fragments)
+        mix = mix_of(
+            model_of(me), exchange, fragments, 2, policy, wire_dtype=wire_dtype
+        )
         mix.begin()
         for _ in range(80):
             train(mix, by=0)
@@ -173,7 +180,7 @@ def test_a_newer_message_of_another_fragment_is_not_mixed(widths, wire_dtype):
     def run(me, exchange):
         layers = [keras.layers.Dense(each, use_bias=False) for each in widths]
         model = keras.Sequential([keras.Input((8,)), *layers])
-        mix = Mix(model, exchange, OneReads(), 3, None, wire_dtype, True, 3)
+        mix = mix_of(model, exchange, 3, 3, OneReads(), wire_dtype=wire_dtype)
         for tens, layer in enumerate(layers):
             layer.kernel.assign(np.full(layer.kernel.shape, 10.0 * tens + (me == 0)))
         mix.begin()
@@ -207,9 +214,7 @@ def test_statistics_may_be_fragments_of_their_own(outer, wire_dtype):
         layers = [keras.layers.Dense(8), keras.layers.BatchNormalization()]
         model = keras.Sequential([keras.Input((8,)), *layers])
         count = len(model.weights)
-        mix = Mix(
-            model, exchange, MEAN, count, outer and outer(), wire_dtype, True, count
-        )
+        mix = mix_of(model, exchange, count, count, MEAN, outer and outer(), wire_dtype)
         mix.begin()
         for variable in model.layers[1].non_trainable_variables:
             variable.assign(10.0 ** (me - np.arange(8)))
@@ -233,7 +238,7 @@ def test_the_others_become_equal_again_after_a_loss(messages, wire_dtype):
 
         def run(me, exchange):
             outer = keras.optimizers.SGD(0.7, 0.9, nesterov=True)
-            mix = Mix(model_of(1), exchange, MEAN, 4, outer, wire_dtype, True, 2)
+            mix = mix_of(model_of(1), exchange, 2, 4, MEAN, outer, wire_dtype)
             mix.begin()
             random = np.random.RandomState(me)
             try:
@@ -258,7 +263,7 @@ def test_the_mean_of_a_fragment_is_what_an_optimizer_of_its_own_makes_of_it():
 
             def run(me, exchange, fragments=fragments, rate=rate):
                 outer = keras.optimizers.Adam(rate)
-                mix = Mix(model_of(0), exchange, MEAN, 2, outer, None, True, fragments)
+                mix = mix_of(model_of(0), exchange, fragments, 2, MEAN, outer)
                 mix.begin()
                 for step in range(6):
                     # After the snapshots of both, so that they learn the same.
@@ -322,6 +327,6 @@ def test_bad_fragments_are_told_what_is_allowed(fragments, overlap, error, words
 
 def test_more_fragments_than_variables_are_refused():
     (exchange,) = Crew(1).exchanges
-    Mix(model_of(0), exchange, MEAN, 9, None, None, True, 4)
+    mix_of(model_of(0), exchange, 4, 9, MEAN)
     with pytest.raises(ValueError, match="4 in this model; received fragments=5"):
-        Mix(model_of(0), exchange, MEAN, 9, None, None, True, 5)
+        mix_of(model_of(0), exchange, 5, 9, MEAN)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tfdist.local_update import mixing
 from tfdist.local_update.arguments import checked_overlap
 from tfdist.local_update.messenger import GivenUpError
-from tfdist.local_update.mix import Mix
-from tfdist.local_update.rounds import after_overlap
+from tfdist.local_update.mix import Mix, MixSettings
+from tfdist.local_update.mix_schedule import after_overlap
 
 from ..support.deadline import DEADLINE
 from .mailboxes_in_memory import Crew, train
@@ -49,9 +49,7 @@ def test_local_steps_go_on_while_models_travel():
     both_are_here = threading.Barrier(2)
 
     def run(me, exchange):
-        mix = Mix(
-            model_of(10 * me), exchange, MEAN, 2, outer_optimizer=None, overlap=True
-        )
+        mix = Mix(model_of(10 * me), exchange, MixSettings(2, MEAN, overlap=True))
         mix.begin()
         seen = []
         for _ in range(3):  # The mix begins after the second, of 2 and 12.
@@ -88,7 +86,7 @@ def test_an_error_of_a_mix_is_raised_where_its_model_is_needed():
     crew.exchanges[1].members.lose(0)  # The others have given worker 0 up.
 
     def run(me, exchange):
-        mix = Mix(model_of(me), exchange, MEAN, 1, None, overlap=True)
+        mix = Mix(model_of(me), exchange, MixSettings(1, MEAN, overlap=True))
         mix.begin()
         train(mix, by=1)
         try:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.local_update import rejoin, rejoining
 from tfdist.local_update.message import Call, pack, unpack
-from tfdist.local_update.rejoin import Move, RejoinError, Request
+from tfdist.local_update.rejoin import Move, RejoinError, RejoinRequest
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.sharing import DataPlace, SharedData
 
@@ -19,7 +19,7 @@ SETTINGS = "local_steps=1"
 
 
 def request(worker=1, version=2, fit=1, settings=SETTINGS, nonce=7):
-    return Request(worker, nonce, version, fit, settings)
+    return RejoinRequest(worker, nonce, version, fit, settings)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_handed_over_is_what_was_packed():
 
 
 def test_a_request_is_what_was_packed():
-    assert Request.unpack(request().pack()) == request()
+    assert RejoinRequest.unpack(request().pack()) == request()
 
 
 class Run:
@@ -160,7 +160,7 @@ class Run:
     def only_ask(self, exchange):
         """A process that is let in, and ends before it has taken part."""
         transport, joiner = self.rejoining(exchange)
-        asked = Request(self.victim, 5, 0, 1, SETTINGS)
+        asked = RejoinRequest(self.victim, 5, 0, 1, SETTINGS)
         while True:
             lead, version = joiner._look()
             if lead is None:

@@ -205,9 +205,7 @@ def test_a_model_whose_graph_is_not_known_is_refused(make, message):
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(
-        TypeError, match=r"a keras\.Model, or a tfdist\.research\.LayerGraph"
-    ):
+    with pytest.raises(TypeError, match=r"a keras\.Model, or a .*\.LayerGraph"):
         place_layers("model", [Device("a")])
     with pytest.raises(ValueError, match="repeats must be at least 1"):
         measure_layers(two_towers(), repeats=0)

@@ -11,6 +11,7 @@ from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tfdist import _tf
 from tfdist.parameter_server.steps import in_flight as in_flight_module
 from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.sent_functions import Handlers
 
 from ..support.deadline import DEADLINE
 
@@ -63,7 +64,7 @@ def test_no_result_comes_after_a_later_one(limit, data):
     coordinator = Coordinator(ends_next)
     in_flight, results = InFlight(coordinator, limit), []
     for number in range(20):
-        in_flight.submit(None, number, results.append)
+        in_flight.submit(None, number, Handlers(on_result=results.append))
     assert coordinator.most <= limit
     in_flight.join()
     assert results == sorted(set(results))
@@ -75,7 +76,7 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     coordinator = Coordinator(lambda count: 1 if count >= 2 else None)
     in_flight, results = InFlight(coordinator, limit=2), []
     for number in range(1000):
-        in_flight.submit(None, number, results.append)
+        in_flight.submit(None, number, Handlers(on_result=results.append))
     assert results == [*range(1, 999)]
     assert in_flight.finished == 998
     assert in_flight.under_way() == [(0, 1), (999, 1)]
@@ -92,7 +93,7 @@ def test_what_has_ended_is_under_way_until_the_weights_have_it():
         in_flight.submit(
             None,
             number,
-            on_end=lambda result: lambda: result in applied,
+            Handlers(on_end=lambda result: lambda: result in applied),
             batches=number,
         )
     in_flight.join()
@@ -171,7 +172,7 @@ def test_what_an_error_has_left_is_not_late_in_the_next_fit():
         Coordinator(lambda count: count - 1 if count else None), limit=4
     )
     for number in range(2):  # Of a round that an error has ended.
-        in_flight.submit(None, number, on_end=lambda _: lambda: False)
+        in_flight.submit(None, number, Handlers(on_end=lambda _: lambda: False))
     in_flight.join_functions()
     assert in_flight.under_way() == [(0, 1), (1, 1)]
     assert in_flight.under_way(since=1) == [(1, 1)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.parameter_server.step_graph import messages
-from tfdist.parameter_server.step_graph.messages import Message, Node
+from tfdist.parameter_server.step_graph.messages import Node, TaskMessage
 
 TASKS = ("worker", "ps:0", "ps:1", "ps:2")
 EMPTY: Mapping[int, int] = MappingProxyType({})
@@ -28,7 +28,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
 
 
 def run(
-    nodes: list[Node], sent: list[Message], waits: Mapping[int, int] = EMPTY
+    nodes: list[Node], sent: list[TaskMessage], waits: Mapping[int, int] = EMPTY
 ) -> int:
     """Runs a graph as the tasks would; returns how many rounds of messages it took.
 
@@ -77,18 +77,18 @@ def run(
     return rounds
 
 
-def alone(nodes: list[Node]) -> list[Message]:
+def alone(nodes: list[Node]) -> list[TaskMessage]:
     """Each tensor and each signal in a message of its own."""
     tasks = {node.name: node.task for node in nodes}
     pairs = {}
     for node in nodes:
         for each in node.inputs:
             if tasks[each[0]] != node.task:
-                message = Message(tasks[each[0]], node.task, 0, (each,))
+                message = TaskMessage(tasks[each[0]], node.task, 0, (each,))
                 pairs[each, node.task] = message
         for each in node.after:
             if tasks[each] != node.task:
-                message = Message(tasks[each], node.task, 0, (), (each,))
+                message = TaskMessage(tasks[each], node.task, 0, (), (each,))
                 pairs[each, node.task] = message
     return list(pairs.values())
 

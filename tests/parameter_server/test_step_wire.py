@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.step_graph import wire
 from tfdist.parameter_server.step_graph.definitions import Builder
-from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 
 
 def sent(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -22,7 +22,7 @@ def sent(*tensors: tf.Tensor) -> list[tf.Tensor]:
     received = wire.receive(wire.send(parts, builder), parts, builder)
     definition = tf.compat.v1.GraphDef(node=builder.made)
     outputs = [each if ":" in each else f"{each}:0" for each in received]
-    return Fragment(definition, inputs).add(tensors, outputs, "sent")
+    return GraphFragment(definition, inputs).add(tensors, outputs, "sent")
 
 
 def assert_same(received: Sequence[tf.Tensor], values: Sequence[np.ndarray]) -> None:

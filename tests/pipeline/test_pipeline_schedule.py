@@ -15,8 +15,8 @@ from tfdist.research.model_parallel.schedule import (
     BACKWARD,
     FORWARD,
     SCHEDULES,
-    ScheduleError,
-    Task,
+    PipelineScheduleError,
+    StageTask,
     gpipe,
     make_schedule,
     one_forward_one_backward,
@@ -33,7 +33,7 @@ def needed(schedule, stage, task):
         return [(stage - 1, task)] if stage else []
     if stage < schedule.num_stages - 1:
         return [(stage + 1, task)]
-    return [(stage, Task(FORWARD, task.microbatch))]
+    return [(stage, StageTask(FORWARD, task.microbatch))]
 
 
 def longest_chain(schedule, forward, backward, message=0):
@@ -62,12 +62,16 @@ def simulated(schedule, forward, backward, message=0):
 def test_every_stage_computes_each_microbatch_forward_then_backward(name, k, m):
     schedule = make_schedule(name, k, m)
     assert (schedule.num_stages, schedule.num_microbatches) == (k, m)
-    wanted = {Task(kind, each) for kind in (FORWARD, BACKWARD) for each in range(m)}
+    wanted = {
+        StageTask(kind, each) for kind in (FORWARD, BACKWARD) for each in range(m)
+    }
     for tasks in schedule.stages:
         assert len(tasks) == len(wanted)
         assert set(tasks) == wanted
         for each in range(m):
-            assert tasks.index(Task(FORWARD, each)) < tasks.index(Task(BACKWARD, each))
+            assert tasks.index(StageTask(FORWARD, each)) < tasks.index(
+                StageTask(BACKWARD, each)
+            )
 
 
 @given(names, few, few)
@@ -133,5 +137,5 @@ def test_the_schedules_as_text():
     ],
 )
 def test_what_does_not_exist_is_refused(make, message):
-    with pytest.raises(ScheduleError, match=message):
+    with pytest.raises(PipelineScheduleError, match=message):
         make()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tfdist import VariableSpec
 from tfdist.placement.partition import Partition, PartitionError, Shard
 from tfdist.variables.creation import partition_variables
-from tfdist.variables.layout import layout_of
+from tfdist.variables.shard_layout import layout_of
 
 
 def variable(*shape: int) -> VariableSpec:

@@ -20,7 +20,7 @@ ROOT = Path(tfdist.__file__).parent
 PURE = {
     "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
-    "_support": ["context", "errors", "names", "views", "whole_file"],
+    "_support": ["context", "names", "errors", "views", "wire_dtype"],
     "cluster": ["health", "startup"],
     "cluster.liveness": [
         "activity",
@@ -46,14 +46,14 @@ PURE = {
     "research.federated.flower": ["array_layout", "client_numbers"],
     "graph": ["draws", "functions"],
     "local_update": [
+        "compression",
         "exchange",
         "members",
         "message",
         "messenger",
+        "mix_schedule",
         "reads",
         "rejoin",
-        "rounds",
-        "compression",
     ],
     "low_level": ["replica_round"],
     "local_update.mixing": ["*"],

@@ -17,7 +17,7 @@ from tfdist.research.simulation.calibration import (
     hosts_of,
 )
 from tfdist.research.simulation.parameter_server import simulate
-from tfdist.research.simulation.prediction import Changes, predict
+from tfdist.research.simulation.prediction import JobChanges, predict
 from tfdist.research.simulation.step_cost import Hosts, Parts, StepCost
 
 # Each simulates thousands of steps.
@@ -81,7 +81,11 @@ def test_what_an_order_of_messages_and_fewer_bits_would_give():
     measured = made(cost, ON_LINKS[1], (1,))
     points = [
         predict(measured, "asynchronous", changes, steps=400).points[0]
-        for changes in (Changes(), Changes(segments=2), Changes(half_of_the_bits=True))
+        for changes in (
+            JobChanges(),
+            JobChanges(segments=2),
+            JobChanges(half_of_the_bits=True),
+        )
     ]
     as_it_is, in_segments, narrow = (point.predicted for point in points)
     assert in_segments > 1.2 * as_it_is
@@ -93,7 +97,7 @@ def test_more_ps_and_faster_links_until_something_else_is_the_limit():
     measured = made(*ON_LINKS, (1,))
 
     def last(**changes):
-        changes = Changes(own_hosts=True, steps_per_epoch=0, **changes)
+        changes = JobChanges(own_hosts=True, steps_per_epoch=0, **changes)
         curve = predict(measured, "asynchronous", changes, up_to=32, steps=400)
         return curve.num_ps, curve.points[-1]
 
@@ -137,7 +141,7 @@ def test_the_costs_of_a_step_are_found_again():
 
 def test_the_curve_beyond_what_was_measured():
     cost, hosts = ON_LINKS
-    measured, endless = made(cost, hosts, (1, 2)), Changes(steps_per_epoch=0)
+    measured, endless = made(cost, hosts, (1, 2)), JobChanges(steps_per_epoch=0)
     curve = predict(measured, "asynchronous", endless, up_to=100, steps=800)
     sizes = [point.workers for point in curve.points]
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 100]
@@ -153,7 +157,7 @@ def test_workers_without_steps_left_do_not_help():
     measured = made(cost, hosts, (1, 2))
     few, many = (
         predict(measured, "asynchronous", changes, up_to=64, steps=256).points[-1]
-        for changes in (Changes(own_hosts=True, steps_per_epoch=s) for s in (64, 0))
+        for changes in (JobChanges(own_hosts=True, steps_per_epoch=s) for s in (64, 0))
     )
     assert few.bound == "the end of the epoch"
     assert few.predicted < 0.6 * many.predicted
@@ -165,7 +169,7 @@ def test_on_hosts_of_their_own_the_cores_are_no_bound():
     shared, own = (
         predict(measured, "asynchronous", changes, up_to=32, steps=400)
         for changes in (
-            Changes(own_hosts=own, steps_per_epoch=0) for own in (False, True)
+            JobChanges(own_hosts=own, steps_per_epoch=0) for own in (False, True)
         )
     )
     assert shared.points[-1].bound == "the cores"
@@ -176,7 +180,7 @@ def test_on_hosts_of_their_own_the_cores_are_no_bound():
 def test_a_policy_that_was_not_measured_is_predicted():
     cost, hosts = ON_CORES
     measured = made(cost, hosts)
-    own_hosts = Changes(own_hosts=True)
+    own_hosts = JobChanges(own_hosts=True)
     points = predict(measured, "bounded:1", own_hosts, up_to=8, steps=200).points
     assert all(point.measured is None for point in points)
     assert points[-1].bound == "the policy"
@@ -264,5 +268,5 @@ def test_a_wrong_policy_or_picture_is_told(file, capsys):
 
 def test_a_table_without_measurements():
     measured = made(*ON_CORES, sizes=(1,))
-    curve = predict(measured, "asynchronous", Changes(own_hosts=True), steps=200)
+    curve = predict(measured, "asynchronous", JobChanges(own_hosts=True), steps=200)
     assert "cores left" not in view.table(curve)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tfdist.research.simulation.process import Process, Store, sleep
 from tfdist.research.simulation.resources import (
     Demand,
-    Resource,
     Resources,
+    SharedResource,
     max_min_rates,
 )
 from tfdist.research.simulation.simulator import Event, Simulator
@@ -154,7 +154,7 @@ def test_an_activity_needs_something_that_limits_it():
 def test_work_is_conserved(given_activities, capacities):
     simulator = Simulator()
     resources = Resources(simulator)
-    shared = [Resource(str(at), each) for at, each in enumerate(capacities)]
+    shared = [SharedResource(str(at), each) for at, each in enumerate(capacities)]
     ends = []
 
     def start(amount, uses, limit):
@@ -188,7 +188,7 @@ def test_amdahls_law(parts, workers, serial):
     """One serial part, then a part that any number of workers divide among them."""
     simulator = Simulator()
     resources = Resources(simulator)
-    cores = Resource("cores", float(workers))
+    cores = SharedResource("cores", float(workers))
 
     def job():
         yield resources.run(serial, {cores: 1.0}, limit=1.0)
@@ -204,7 +204,7 @@ def test_amdahls_law(parts, workers, serial):
 def test_equal_inputs_give_equal_runs():
     def ends():
         simulator = Simulator()
-        resources, link = Resources(simulator), Resource("link", 3.0)
+        resources, link = Resources(simulator), SharedResource("link", 3.0)
         found = []
         for at in range(20):
             simulator.after(
@@ -238,7 +238,7 @@ def test_what_shares_by_way_of_another_slows_down():
     """The middle activity joins two that are under way, and that knew nothing of each other."""
     simulator, ends = Simulator(), []
     resources = Resources(simulator)
-    left, right = Resource("left", 1.0), Resource("right", 1.0)
+    left, right = SharedResource("left", 1.0), SharedResource("right", 1.0)
 
     def start(amount, *uses):
         event = resources.run(amount, dict.fromkeys(uses, 1.0))
@@ -260,4 +260,4 @@ def test_nothing_slows_down_what_uses_nothing():
 
 def test_a_resource_has_a_capacity():
     with pytest.raises(ValueError, match="'link' must be positive"):
-        Resource("link", 0.0)
+        SharedResource("link", 0.0)

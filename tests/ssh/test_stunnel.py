@@ -15,7 +15,7 @@ from launch.remote import host
 from launch.remote.identity import Files
 from launch.secure import stunnel
 from launch.secure.authority import Authority
-from launch.secure.stunnel import Route
+from launch.secure.stunnel import TunnelRoute
 from tf_config import Task
 
 from ..launch_programs.launcher import DEADLINE, wait_for
@@ -55,7 +55,7 @@ class Ends:
                     connection.sendall(GREETING)
 
     def _route(self, port):
-        return Route(PS, port, f"127.0.0.1:{self.entry}")
+        return TunnelRoute(PS, port, f"127.0.0.1:{self.entry}")
 
     def start(self, name, entry, here=(), there=(), authority=None, names=(PS,)):
         """Starts a stunnel, and returns its process and the path of its log."""
@@ -129,8 +129,8 @@ def test_a_certificate_of_another_job_does_not_open(ends):
 def test_another_task_of_the_job_cannot_play_this_one(ends, tmp_path):
     """As if a host answered at the address of another one."""
     address, theirs, entry = ports.pick(3)
-    route = Route(PS, address, f"127.0.0.1:{theirs}")
-    here = [Route(PS, ends.own, "")]
+    route = TunnelRoute(PS, address, f"127.0.0.1:{theirs}")
+    here = [TunnelRoute(PS, ends.own, "")]
     ends.start("impostor", theirs, here=here, names=[WORKER])
     _, log = ends.start("victim", entry, there=[route], names=[WORKER])
     assert answers(address) == b""

@@ -14,7 +14,7 @@ from launch.flags.command_line import UsageError
 from launch.job.plan import TaskPlan
 from launch.network import ports
 from launch.supervise import serving
-from launch.supervise.serving import Presence
+from launch.supervise.serving import ChiefPresence
 from tf_config import Cluster, ClusterError, Task, TFConfig, engines, slurm
 from tf_config.roles import assign_roles
 
@@ -340,7 +340,7 @@ def test_the_status_of_a_server_that_ends_by_itself(monkeypatch):
 
 
 def test_a_chief_that_has_not_come_is_waited_for():
-    chief = Presence(1)
+    chief = ChiefPresence(1)
     assert not chief.is_over(False, 1e9)
     assert not chief.is_over(True, 2e9)
     assert not chief.is_over(False, 2e9 + 1)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist.placement.partition import Partition
 from tfdist.variables import initial_value
-from tfdist.variables.layout import DIV, layout_of
+from tfdist.variables.shard_layout import DIV, layout_of
 
 SHAPE = (70, 3)
 ROWS_A_PIECE = 10

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdist._support.whole_file import write_whole
+from tf_config.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.all_reduce import executor
 from tfdist.all_reduce.packing import cuts, cuts_of_chunks, slices_of_parts
-from tfdist.all_reduce.schedule import Schedule
+from tfdist.all_reduce.schedule import TransferSchedule
 
 # The C library returns a block of more than 32 MB to the system when it is freed, and
 # every page of the next one faults. A sum of 81 MB between two processes of one machine
@@ -22,7 +22,7 @@ def size_bytes(tensor: tf.Tensor) -> int:
 
 
 def sum_bucket(
-    schedule: Schedule,
+    schedule: TransferSchedule,
     per_device: Sequence[Sequence[tf.Tensor]],
     devices: Sequence[str],
     segments: int,

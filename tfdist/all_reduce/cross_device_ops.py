@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.all_reduce.bucket import size_bytes, sum_bucket
 from tfdist.all_reduce.executor import Turns
-from tfdist.all_reduce.half_precision import checked_wire_dtype
+from tfdist.all_reduce.half_precision import WIRE_DTYPES
 from tfdist.all_reduce.in_memory import in_one_process, reduce_in_memory, sharing_memory
 from tfdist.all_reduce.packing import buckets
 from tfdist.all_reduce.schedule import build, checked_algorithm
@@ -89,8 +90,9 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
             that is too large for it fails (tf.errors.InvalidArgumentError).
 
     Raises:
-        ValueError: If there is no such algorithm, or a size is not positive.
-        TypeError: If an argument is of another type, or `wire_dtype` is another one.
+        ValueError: If there is no such algorithm, a size is not positive, or `wire_dtype`
+            is another one.
+        TypeError: If another argument is of another type.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class AllReduce(tf.distribute.ReductionToOneDevice):
         self.algorithm = None if algorithm is None else checked_algorithm(algorithm)
         self.bucket_bytes = _checked_bytes("bucket_bytes", bucket_bytes)
         self.segment_bytes = _checked_bytes("segment_bytes", segment_bytes)
-        self.wire_dtype = checked_wire_dtype(wire_dtype)
+        name = checked_wire_dtype(wire_dtype, WIRE_DTYPES)
+        self.wire_dtype = None if name is None else tf.as_dtype(name)
 
     def reduce_implementation(
         self,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfdist.all_reduce.half_precision import to_wire, travels_as
-from tfdist.all_reduce.schedule import Schedule, Transfer
+from tfdist.all_reduce.schedule import Transfer, TransferSchedule
 
 IN_FLIGHT_BYTES = 1_000_000
 """The most bytes that may be in flight to a device.
@@ -23,7 +23,7 @@ Chunk = list[tf.Tensor]
 """The segments of a chunk. Each is sent and summed separately."""
 
 
-class Parcel(NamedTuple):
+class ChunkTransfer(NamedTuple):
     """The chunks that one device sends another in one step, one message per segment."""
 
     sender: int
@@ -75,7 +75,7 @@ class Turns:
 
 
 def all_reduce(
-    schedule: Schedule,
+    schedule: TransferSchedule,
     chunks: Sequence[Sequence[Chunk]],
     devices: Sequence[str],
     wire_dtype: tf.DType | None = None,
@@ -158,7 +158,7 @@ def _take(
 
 def _message_bytes(
     held: Sequence[Sequence[Chunk]],
-    parcels: Sequence[Parcel],
+    parcels: Sequence[ChunkTransfer],
     segment: int,
     wire_dtype: tf.DType | None,
 ) -> int:
@@ -170,15 +170,15 @@ def _message_bytes(
     return int(elements * travels_as(parts[0].dtype, wire_dtype).size)
 
 
-def _parcels(transfers: Iterable[Transfer]) -> list[Parcel]:
+def _parcels(transfers: Iterable[Transfer]) -> list[ChunkTransfer]:
     chunks: dict[tuple[int, int, bool], list[int]] = {}
     for _, sender, receiver, chunk, reduces in transfers:
         # One message for all of these chunks: each message costs processor time.
         chunks.setdefault((sender, receiver, reduces), []).append(chunk)
-    return [Parcel(*key, tuple(of_key)) for key, of_key in chunks.items()]
+    return [ChunkTransfer(*key, tuple(of_key)) for key, of_key in chunks.items()]
 
 
-def _is_permutation(parcels: Sequence[Parcel], num_devices: int) -> bool:
+def _is_permutation(parcels: Sequence[ChunkTransfer], num_devices: int) -> bool:
     """Returns True if each device sends one parcel and receives one."""
     everyone = list(range(num_devices))
     senders = sorted(parcel.sender for parcel in parcels)

@@ -1,27 +1,11 @@
 """Half precision on the wire: the dtype of a message, and whether it fits."""
 
-from typing import Any
-
 import tensorflow as tf
 
-WIRE_DTYPES = (tf.bfloat16, tf.float16)
+WIRE_DTYPES = ("bfloat16", "float16")
+"""The values of `wire_dtype` besides None."""
+
 NARROWED = (tf.float32, tf.float64)
-
-
-def checked_wire_dtype(wire_dtype: Any) -> tf.DType | None:
-    """Returns bfloat16 or float16, as messages are sent, or None for their own."""
-    if wire_dtype is None:
-        return None
-    try:
-        dtype = tf.as_dtype(wire_dtype)
-    except TypeError:
-        dtype = None
-    if dtype not in WIRE_DTYPES:
-        allowed = " or ".join(repr(each.name) for each in WIRE_DTYPES)
-        raise TypeError(
-            f"wire_dtype must be {allowed}, or None; received {wire_dtype!r}"
-        )
-    return dtype
 
 
 def travels_as(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType:

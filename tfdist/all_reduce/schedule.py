@@ -51,7 +51,7 @@ class Transfer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TransferSchedule:
     """The transfers of one all-reduce.
 
     In one step, no device receives a chunk that it also sends. A device that receives
@@ -122,7 +122,7 @@ class Schedule:
         return Fraction(sum(counted), self.num_chunks)
 
 
-def ring(num_devices: int) -> Schedule:
+def ring(num_devices: int) -> TransferSchedule:
     """Every device sends only to the next: a reduce-scatter, then an all-gather.
 
     `n` chunks, `2(n - 1)` steps. The sum of a chunk grows along the ring until it
@@ -145,7 +145,7 @@ def ring(num_devices: int) -> Schedule:
     )
 
 
-def reduce_then_broadcast(num_devices: int) -> Schedule:
+def reduce_then_broadcast(num_devices: int) -> TransferSchedule:
     """All devices send to device 0, which sends the sum to all: a star.
 
     One chunk, two steps.
@@ -159,7 +159,7 @@ def reduce_then_broadcast(num_devices: int) -> Schedule:
     return _schedule("reduce_then_broadcast", n, 1, _there_and_back(reductions))
 
 
-def tree(num_devices: int) -> Schedule:
+def tree(num_devices: int) -> TransferSchedule:
     """Sums pairs of devices, then pairs of pairs, and so on, and copies back: a tree.
 
     One chunk, `2 ceil(log2(n))` steps, a binomial tree with device 0 as its root. It has
@@ -178,7 +178,7 @@ def tree(num_devices: int) -> Schedule:
     return _schedule("tree", n, 1, _there_and_back(reductions))
 
 
-def all_to_all(num_devices: int) -> Schedule:
+def all_to_all(num_devices: int) -> TransferSchedule:
     """Every device owns a chunk, receives it from all others, and sends them the sum.
 
     `n` chunks, two steps.
@@ -197,7 +197,7 @@ def all_to_all(num_devices: int) -> Schedule:
     return _schedule("all_to_all", n, n, _there_and_back(reductions))
 
 
-def halving_doubling(num_devices: int) -> Schedule:
+def halving_doubling(num_devices: int) -> TransferSchedule:
     """Exchanges halves between pairs, then quarters, and so on, and copies back.
 
     `p` chunks and `2 log2(p)` steps, where `p` is the largest power of two that is at
@@ -231,7 +231,7 @@ def halving_doubling(num_devices: int) -> Schedule:
     return _schedule("halving_doubling", n, p, _there_and_back(reductions))
 
 
-SCHEDULES: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
+SCHEDULES: Mapping[str, Callable[[int], TransferSchedule]] = MappingProxyType(
     {
         "ring": ring,
         "reduce_then_broadcast": reduce_then_broadcast,
@@ -242,7 +242,7 @@ SCHEDULES: Mapping[str, Callable[[int], Schedule]] = MappingProxyType(
 )
 
 
-def build(algorithm: str, num_devices: int) -> Schedule:
+def build(algorithm: str, num_devices: int) -> TransferSchedule:
     """Returns the schedule of an algorithm, by its name in `SCHEDULES`."""
     checked_algorithm(algorithm)
     return SCHEDULES[algorithm](num_devices)
@@ -278,7 +278,9 @@ def _there_and_back(reductions: list[Transfer]) -> Iterable[Transfer]:
 
 def _schedule(
     algorithm: str, num_devices: int, num_chunks: int, transfers: Iterable[Transfer]
-) -> Schedule:
+) -> TransferSchedule:
     # Sorted, because `steps` groups neighbors, and because the order of the transfers
     # is the order of the additions.
-    return Schedule(algorithm, num_devices, num_chunks, tuple(sorted(transfers)))
+    return TransferSchedule(
+        algorithm, num_devices, num_chunks, tuple(sorted(transfers))
+    )

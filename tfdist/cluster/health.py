@@ -26,7 +26,7 @@ _OPTIONS = (
 )
 
 
-class Server:
+class StatusConnection:
     """A connection to a server at `host:port`, for repeated status calls."""
 
     def __init__(self, address: str) -> None:
@@ -66,7 +66,7 @@ def problems(
 
     `timeout` is the deadline of each call, in seconds; they run concurrently.
     """
-    servers = {task: Server(address) for task, address in addresses.items()}
+    servers = {task: StatusConnection(address) for task, address in addresses.items()}
     answers = {task: server.ask(timeout) for task, server in servers.items()}
     found = {task: problem_of(answer) for task, answer in answers.items()}
     for server in servers.values():

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import tf_config
 from tf_config import proxies
 from tfdist._support.errors import Error
-from tfdist.cluster.health import Server, problem_of
+from tfdist.cluster.health import StatusConnection, problem_of
 
 _log = logging.getLogger("tfdist")
 
@@ -161,7 +161,7 @@ class _Probe:
             return (error.strerror or str(error)).lower()
         if not self._server:
             return None
-        server = Server(self._name)
+        server = StatusConnection(self._name)
         try:
             return problem_of(server.ask(_PROBE_SECONDS))
         finally:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.data import chief_only_reasons
-from tfdist.data.chain import RECORDS, Parts, parts_of
+from tfdist.data.chain import RECORDS, DatasetParts, parts_of
 from tfdist.data.file_readers import READERS
 from tfdist.data.leased import LeasedDataset
 from tfdist.data.record_places import of_places, places_graph, read
@@ -128,7 +128,7 @@ def _tell_what_else(whole: list[Any], operations: set[str]) -> None:
         raise chief_only_reasons.large_in_memory(size)
 
 
-def _paths(parts: Parts) -> tuple[str, ...]:
+def _paths(parts: DatasetParts) -> tuple[str, ...]:
     names = tf.io.parse_tensor(parts.files.SerializeToString(), tf.string).numpy()
     if any(b"://" in each for each in names):
         raise chief_only_reasons.remote()
@@ -148,7 +148,7 @@ def _check(reads: Any) -> None:
             check_operation(node)
 
 
-def _leased(parts: Parts, element_spec: Any) -> LeasedDataset:
+def _leased(parts: DatasetParts, element_spec: Any) -> LeasedDataset:
     spec = (tf.TensorSpec([None] if parts.has_batches else [], tf.string),)
     graph = tf.constant(parts.leases.SerializeToString())
 

@@ -35,7 +35,7 @@ RECORDS = "records"
 
 
 @dataclass(frozen=True)
-class Parts:
+class DatasetParts:
     """The two parts of a dataset.
 
     Attributes:
@@ -53,7 +53,7 @@ class Parts:
     files: Any
 
 
-def parts_of(definition: Any, places: Any) -> Parts:
+def parts_of(definition: Any, places: Any) -> DatasetParts:
     """Takes the graph of a dataset apart.
 
     The last transformation of `places` is a `flat_map` from names of files to where
@@ -66,7 +66,7 @@ def parts_of(definition: Any, places: Any) -> Parts:
     has_batches = sum(node.op in _BATCHES for node in chain)
     if has_batches > 1:
         raise chief_only_reasons.transformed("a second batch")
-    return Parts(
+    return DatasetParts(
         _leases(definition, chain, places),
         _reads(definition, chain),
         next((n.name for n in chain if n.op in _MAPS | _BATCHES), RECORDS),

@@ -11,8 +11,8 @@ from tfdist import _tf
 from tfdist.embedding import routing
 from tfdist.placement.partition import even_sizes
 from tfdist.placement.partitioners import Partitioner
-from tfdist.variables.layout import DIV, MOD
 from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.shard_layout import DIV, MOD
 
 COMBINERS = ("mean", "sqrtn", "sum")
 

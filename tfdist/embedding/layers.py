@@ -13,8 +13,8 @@ from tfdist.embedding.aggregated_lookup import (
 )
 from tfdist.placement.partitioners import FixedShardsPartitioner, Partitioner
 from tfdist.variables.creation import partition_variables
-from tfdist.variables.layout import DIV
 from tfdist.variables.partitioned import PartitionedVariable
+from tfdist.variables.shard_layout import DIV
 from tfdist.variables.variable import ParameterServerVariable
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfdist.embedding import cost
-from tfdist.variables.layout import DIV, MOD, locate
+from tfdist.variables.shard_layout import DIV, MOD, locate
 
 STRATEGIES = (MOD, DIV)
 

@@ -100,7 +100,7 @@ class RetryingEvaluator:
                 )
 
 
-class Schedule:
+class EvaluationSchedule:
     """Decides when the next evaluation begins, and when the last one has ended.
 
     TensorFlow's evaluator exits at `max_steps`. It waits forever if there is no
@@ -204,12 +204,12 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
     Without a watch it stops at `max_steps` only.
     """
 
-    class Executor(base):
+    class CheckpointEvaluator(base):
         """Evaluates each checkpoint of the chief, until the chief has exited."""
 
         def _start_continuous_evaluation(self) -> None:
             newest, steps = self.estimator.latest_checkpoint, self._train_spec.max_steps
-            self._schedule = Schedule(newest, steps, watch)
+            self._schedule = EvaluationSchedule(newest, steps, watch)
             spec = self._eval_spec
             with self._schedule.told_to_end():
                 self._schedule.pause(spec.start_delay_secs)
@@ -233,4 +233,4 @@ def executor_of(base: Any, watch: ChiefWatch | None = None) -> Any:
                 self._schedule.pause(throttle_secs - (time.monotonic() - began))
             return result, should_stop
 
-    return Executor
+    return CheckpointEvaluator

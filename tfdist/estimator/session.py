@@ -1,6 +1,7 @@
 """The session of a task that trains."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -71,7 +72,6 @@ def _synchronous_session(
     scaffold: Any,
     checkpoint_dir: str,
     config: tf.compat.v1.ConfigProto,
-    chief_only_hooks: Any = (),
     **options: Any,
 ) -> Any:
     """Creates the session of a worker that has its own copy of every variable."""
@@ -84,8 +84,9 @@ def _synchronous_session(
         if is_chief
         else os.path.join(checkpoint_dir, f"tmp_{task_type}_{task_id}")
     )
-    all_hooks = [*hooks, *(chief_only_hooks if is_chief else ())]
-    all_hooks += _writing_hooks(directory, scaffold, **options)
+    of_chief = options.get("chief_only_hooks", ()) if is_chief else ()
+    all_hooks = [*hooks, *of_chief]
+    all_hooks += _writing_hooks(directory, scaffold, options)
     creator = _v1.ChiefSessionCreator(
         scaffold,
         master=f"grpc://{resolver.cluster_spec().task_address(task_type, task_id)}",
@@ -96,33 +97,26 @@ def _synchronous_session(
 
 
 def _writing_hooks(
-    directory: str,
-    scaffold: Any,
-    *,
-    save_checkpoint_secs: float | None = None,
-    save_checkpoint_steps: int | None = None,
-    save_summaries_steps: int | None = None,
-    log_step_count_steps: int | None = None,
-    save_graph_def: bool = True,
-    **_: Any,
+    directory: str, scaffold: Any, options: Mapping[str, Any]
 ) -> list[Any]:
     hooks = []
-    if log_step_count_steps:
-        hooks.append(_v1.StepCounterHook(log_step_count_steps, output_dir=directory))
-    if save_summaries_steps:
+    if steps := options.get("log_step_count_steps"):
+        hooks.append(_v1.StepCounterHook(steps, output_dir=directory))
+    if steps := options.get("save_summaries_steps"):
         summaries = _v1.SummarySaverHook(
-            save_steps=save_summaries_steps, output_dir=directory, scaffold=scaffold
+            save_steps=steps, output_dir=directory, scaffold=scaffold
         )
         hooks.append(summaries)
-    if save_checkpoint_secs:
+    steps = options.get("save_checkpoint_steps")
+    if options.get("save_checkpoint_secs"):
         # The workers' clocks differ, and with them the step before which each saves.
-        save_checkpoint_steps = _DEFAULT_SAVE_STEPS
-    if save_checkpoint_steps:
+        steps = _DEFAULT_SAVE_STEPS
+    if steps:
         checkpoints = _v1.CheckpointSaverHook(
             directory,
-            save_steps=save_checkpoint_steps,
+            save_steps=steps,
             scaffold=scaffold,
-            save_graph_def=save_graph_def,
+            save_graph_def=options.get("save_graph_def", True),
         )
         hooks.append(checkpoints)
     return hooks

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from tf_config.contract import CHECKPOINT_DIR
-from tfdist.local_update.compression import NARROW
 from tfdist.local_update.mixing import Gossip, Mean, Mixing
 
 
@@ -68,14 +67,6 @@ def checked_outer_optimizer(
             f"same outer step from the same mean; received {mixing!r}"
         )
     return outer_optimizer
-
-
-def checked_wire_dtype(wire_dtype: Any) -> str | None:
-    """Returns the wire dtype of weights, or None."""
-    if wire_dtype is None or (isinstance(wire_dtype, str) and wire_dtype in NARROW):
-        return wire_dtype
-    allowed = ", ".join(repr(each) for each in NARROW)
-    raise ValueError(f"wire_dtype must be {allowed} or None; received {wire_dtype!r}")
 
 
 def checked_overlap(overlap: Any) -> bool:

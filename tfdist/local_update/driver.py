@@ -4,20 +4,21 @@ import contextlib
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfdist.cluster.liveness import supervision
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
-from tfdist.local_update import rejoin
+from tfdist.local_update import arguments, rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
 from tfdist.local_update.local_peers import LocalPeers
-from tfdist.local_update.mix import Mix
-from tfdist.local_update.rejoin import Record, Request
+from tfdist.local_update.mix import Mix, MixSettings
+from tfdist.local_update.mixing import Mean
+from tfdist.local_update.rejoin import RejoinRequest, StartRecord
 from tfdist.local_update.rejoin_listener import RejoinListener
 from tfdist.local_update.rejoining import Rejoining, State
 from tfdist.local_update.sharing import SharedData
@@ -50,23 +51,22 @@ class LocalUpdateDriver(DefaultDriver):
         strategy: Any,
         exchange: Exchange,
         workers: LocalPeers,
-        mix_of: Callable[[Any], Mix],
-        is_mean: bool,
-        rejoin_listener: Callable[[Callable[[Request], str]], RejoinListener],
+        settings: MixSettings,
+        rejoin_listener: Callable[[Callable[[RejoinRequest], str]], RejoinListener],
         rejoining: Rejoining | None,
-        settings: Mapping[str, Any],
     ) -> None:
         super().__init__(strategy)
         self._exchange = exchange
         self._workers = workers
-        self._make_mix = mix_of
-        self._is_mean = is_mean
-        words = self._words = ", ".join(f"{k}={v!r}" for k, v in settings.items())
+        self._settings = settings
+        self._is_mean = isinstance(settings.mixing, Mean)
+        self._described = settings.described(workers.present)
+        words = ", ".join(f"{k}={v!r}" for k, v in self._described.items())
+        self._words = words
         self._rejoin_listener = rejoin_listener(
             lambda r: rejoin.refusal(r, self._fits, words)
         )
         self._rejoining = rejoining
-        self._settings = settings
         self._fits = 0
         # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None
@@ -136,9 +136,9 @@ class LocalUpdateDriver(DefaultDriver):
         self._exchange.fit = self._fits
         try:
             state = self._come_back(arguments)
-            record = self._ahead.record if self._ahead else Record()
+            record = self._ahead.record if self._ahead else StartRecord()
             with self._workers.starting(record, replays=state is not None):
-                agreement.check_settings(self._settings, self._workers)
+                agreement.check_settings(self._described, self._workers)
                 agreement.check_arguments(arguments, self._workers)
                 self._logs = EpochLogs(
                     self._exchange, self._is_mean, lambda: self._mix(model)
@@ -172,7 +172,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._ahead = FitPlace.of(state[0])
         return state
 
-    def _begun(self, model: Any, record: Record, state: State | None) -> None:
+    def _begun(self, model: Any, record: StartRecord, state: State | None) -> None:
         """Takes over the state of the others, if they began before this worker."""
         self._workers.started()
         mix = self._mix(model)
@@ -184,7 +184,7 @@ class LocalUpdateDriver(DefaultDriver):
             mix.hand_over = lambda uncounted: self._hand_over(model, record, uncounted)
             self._exchange.rejoin_listener = self._rejoin_listener
 
-    def _hand_over(self, model: Any, record: Record, uncounted: int) -> None:
+    def _hand_over(self, model: Any, record: StartRecord, uncounted: int) -> None:
         assert self._logs is not None
         assert self._shares is not None
         mix = self._mix(model)
@@ -221,7 +221,10 @@ class LocalUpdateDriver(DefaultDriver):
 
     def _mix(self, model: Any) -> Mix:
         if model not in self._mixes:
-            self._mixes[model] = self._make_mix(model)
+            arguments.check_not_inner(self._settings.outer_optimizer, model)
+            if self._is_mean:
+                arguments.check_no_own_average(model)
+            self._mixes[model] = Mix(model, self._exchange, self._settings)
         return self._mixes[model]
 
 

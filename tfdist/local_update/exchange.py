@@ -14,7 +14,7 @@ from tfdist.local_update.members import Members
 from tfdist.local_update.message import Call, Transport, bytes_of
 from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
-from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin import RejoinRequest
 from tfdist.local_update.rejoin_listener import RejoinListener
 
 _ALL: Range = (0, -1)
@@ -44,7 +44,7 @@ class Exchange(Messenger):
         self._heard = tuple(members.versions)
         self._versions = [self._heard]
         self.rejoin_listener: RejoinListener | None = None
-        self.admitted: Request | None = None
+        self.admitted: RejoinRequest | None = None
         self._among = members.present  # Workers of the last mean.
 
     @in_turn

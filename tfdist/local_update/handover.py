@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.local_update import rejoin
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.rejoin import Record, RejoinError
+from tfdist.local_update.rejoin import RejoinError, StartRecord
 from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
 from tfdist.peers.callbacks import resume_at
@@ -31,12 +31,12 @@ class FitPlace:
     epoch: int
     steps: int
     data: DataPlace
-    record: Record
+    record: StartRecord
 
     @classmethod
     def of(cls, info: dict[str, Any]) -> "FitPlace":
         """Returns the place that was handed over."""
-        data, record = DataPlace(**info["data"]), Record(**info["record"])
+        data, record = DataPlace(**info["data"]), StartRecord(**info["record"])
         return cls(info["fit"], info["epoch"], info["steps"], data, record)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.message import bytes_of
-from tfdist.local_update.rejoin import Record
+from tfdist.local_update.rejoin import StartRecord
 
 
 class LocalPeers:
@@ -19,11 +19,11 @@ class LocalPeers:
         self._exchange = exchange
         self._members = exchange.members
         self._names = names
-        self._record: Record | None = None
-        self._replayed: Record | None = None
+        self._record: StartRecord | None = None
+        self._replayed: StartRecord | None = None
 
     @contextlib.contextmanager
-    def starting(self, record: "Record", replays: bool) -> Iterator[None]:
+    def starting(self, record: "StartRecord", replays: bool) -> Iterator[None]:
         """Notes what workers tell each other as `fit` starts, or goes by what they told.
 
         A worker that comes back while `fit` runs is told what the others told each

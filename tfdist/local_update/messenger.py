@@ -27,7 +27,7 @@ from tfdist.local_update.message import (
     pack,
 )
 from tfdist.local_update.reads import Range, Reads
-from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin import RejoinRequest
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -117,7 +117,7 @@ class Messenger:
         self._transport.publish(Message(key, 0, versions, NO_BYTES))
 
     def _answer(
-        self, request: Request, info: object, arrays: Sequence[np.ndarray]
+        self, request: RejoinRequest, info: object, arrays: Sequence[np.ndarray]
     ) -> None:
         versions = list(self.members.versions)
         payload = pack(info, arrays)

@@ -1,18 +1,44 @@
 """Mixes of a model's fragments: their timing, and the steps that run meanwhile."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 
+from tfdist.local_update.arguments import described
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.fragment import Fragment, one_each
+from tfdist.local_update.mix_schedule import MixSchedule, after_overlap, balanced_groups
 from tfdist.local_update.mixing import Mixing
 from tfdist.local_update.model_vector import ModelVector
-from tfdist.local_update.rounds import Rounds, after_overlap, balanced_groups
+
+
+@dataclass(frozen=True)
+class MixSettings:
+    """Arguments of a `LocalUpdateStrategy` that say how models are mixed; see there."""
+
+    local_steps: int
+    mixing: Mixing
+    outer_optimizer: keras.optimizers.Optimizer | None = None
+    wire_dtype: str | None = None
+    overlap: bool = False
+    fragments: int = 1
+
+    def described(self, present: Sequence[int]) -> dict[str, Any]:
+        """Returns the settings, comparable with those of other workers."""
+        outer = self.outer_optimizer
+        return {
+            "local_steps": self.local_steps,
+            "mixing": described(self.mixing, present),
+            "outer_optimizer": outer and [type(outer).__name__, outer.get_config()],
+            "wire_dtype": self.wire_dtype,
+            "overlap": self.overlap,
+            "fragments": self.fragments,
+        }
 
 
 class Mix:
@@ -22,7 +48,7 @@ class Mix:
     made is taken over where that of the next fragment begins, H/F steps later. So one
     fragment travels at a time, and the longest time that leaves: in Streaming DiLoCo (arXiv
     2501.18512) this delay is a number of its own, τ. What a fragment has learned meanwhile
-    is kept whole (`rounds.after_overlap`), rather than blended with the mix as there: so
+    is kept whole (`mix_schedule.after_overlap`), rather than blended with the mix as there: so
     the mean of all models is kept, and one fragment is what overlap is without fragments.
 
     Attributes:
@@ -35,23 +61,14 @@ class Mix:
             steps that are not counted yet. None outside of `fit`.
 
     Raises:
-        ValueError: If the model has fewer variables than that.
+        ValueError: If the model has fewer variables than fragments.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        exchange: Exchange,
-        mixing: Mixing,
-        local_steps: int,
-        outer_optimizer: keras.optimizers.Optimizer | None,
-        wire_dtype: str | None = None,
-        overlap: bool = False,
-        fragments: int = 1,
-    ) -> None:
+    def __init__(self, model: Any, exchange: Exchange, settings: MixSettings) -> None:
+        fragments = settings.fragments
         self._exchange = exchange
-        self._overlap = overlap
-        self._rounds = Rounds(local_steps, fragments)
+        self._overlap = settings.overlap
+        self._rounds = MixSchedule(settings.local_steps, fragments)
         # The fragment that is being mixed, as it was then, and what the mix makes of it.
         self._under_way: tuple[Fragment, np.ndarray, Future[np.ndarray]] | None = None
         self.steps = 0
@@ -61,9 +78,10 @@ class Mix:
         groups = balanced_groups(self.vector.sizes, fragments) if fragments > 1 else []
         parts = [self.vector.part(group) for group in groups] or [self.vector]
         begins = [0, *np.cumsum([sum(part.sizes) for part in parts]).tolist()][:-1]
-        optimizers = one_each(outer_optimizer, fragments)
+        optimizers = one_each(settings.outer_optimizer, fragments)
+        mixing, narrow = settings.mixing, settings.wire_dtype
         self.fragments = [
-            Fragment(part, exchange, mixing, optimizer, wire_dtype, begin)
+            Fragment(part, exchange, mixing, optimizer, narrow, begin)
             for part, optimizer, begin in zip(parts, optimizers, begins, strict=True)
         ]
 

@@ -27,7 +27,7 @@ class RejoinError(Error, RuntimeError):
 
 
 @dataclasses.dataclass
-class Record:
+class StartRecord:
     """Values that workers told each other as `fit` started, in order.
 
     Attributes:
@@ -38,7 +38,7 @@ class Record:
     numbers: list[list[list[int]]] = dataclasses.field(default_factory=list)
     texts: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
-    def copy(self) -> "Record":
+    def copy(self) -> "StartRecord":
         """Returns a record of the same."""
         return copy.deepcopy(self)
 
@@ -65,7 +65,7 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class RejoinRequest:
     """The request of a restarted worker to rejoin.
 
     Attributes:
@@ -87,7 +87,7 @@ class Request:
         return pack(dataclasses.asdict(self), [])
 
     @classmethod
-    def unpack(cls, payload: np.ndarray) -> "Request":
+    def unpack(cls, payload: np.ndarray) -> "RejoinRequest":
         """Returns the request that these bytes are."""
         return cls(**unpack(payload)[0])
 
@@ -113,7 +113,9 @@ def next_move(version: int, asked: int | None) -> Move:
     return Move.WAIT if asked == version + 1 else Move.ASK
 
 
-def chosen(requests: Mapping[int, Request], versions: Sequence[int]) -> Request | None:
+def chosen(
+    requests: Mapping[int, RejoinRequest], versions: Sequence[int]
+) -> RejoinRequest | None:
     """Decides which worker comes back next: one at a time, the first that has asked."""
     for worker, request in sorted(requests.items()):
         # Any other version is that of an earlier time at which it was lost.
@@ -122,7 +124,7 @@ def chosen(requests: Mapping[int, Request], versions: Sequence[int]) -> Request 
     return None
 
 
-def refusal(request: Request, fit: int, settings: str) -> str:
+def refusal(request: RejoinRequest, fit: int, settings: str) -> str:
     """Returns why a worker cannot take part again, or '' if it can."""
     if request.settings != settings:
         return (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tfdist.local_update import rejoin
 from tfdist.local_update.message import GoneError, SilentError, Transport
-from tfdist.local_update.rejoin import Request
+from tfdist.local_update.rejoin import RejoinRequest
 
 
 class RejoinListener:
@@ -20,7 +20,7 @@ class RejoinListener:
     def __init__(
         self,
         transport: Transport,
-        refusal: Callable[[Request], str],
+        refusal: Callable[[RejoinRequest], str],
         pause: float = 0.5,
     ) -> None:
         self.refusal = refusal
@@ -28,10 +28,10 @@ class RejoinListener:
         self._pause = pause
         self._lost: set[int] = set()
         self._watched: set[int] = set()
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, RejoinRequest] = {}
         self._answered: set[int] = set()
 
-    def next(self, versions: Sequence[int]) -> Request | None:
+    def next(self, versions: Sequence[int]) -> RejoinRequest | None:
         """Returns the request of a worker that may ask, the first time it is seen."""
         # Another set, not a change of this one: the threads look into it.
         self._lost = {i for i, version in enumerate(versions) if version % 2}
@@ -57,4 +57,4 @@ class RejoinListener:
     def _look(self, worker: int) -> None:
         message = self._transport.read_aside(worker)
         if message is not None and message.begin == worker:
-            self._requests[worker] = Request.unpack(message.payload)
+            self._requests[worker] = RejoinRequest.unpack(message.payload)

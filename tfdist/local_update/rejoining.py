@@ -18,7 +18,7 @@ from tfdist.local_update.message import (
     Transport,
     unpack,
 )
-from tfdist.local_update.rejoin import Move, RejoinError, Request, next_move
+from tfdist.local_update.rejoin import Move, RejoinError, RejoinRequest, next_move
 
 _log = logging.getLogger("tfdist")
 
@@ -77,7 +77,7 @@ class Rejoining:
             RejoinError: If the others have ended, or say why it cannot.
         """
         # The random number is the key of its messages, so it stays below `LEFT`.
-        request = Request(
+        request = RejoinRequest(
             self._members.me, random.getrandbits(61) + 1, 0, fit, settings
         )
         began = noticed = time.monotonic()
@@ -114,7 +114,7 @@ class Rejoining:
         lead = min(present, default=None)
         return lead, heads[lead][self._members.me] if lead is not None else 0
 
-    def _move(self, version: int, request: Request) -> None:
+    def _move(self, version: int, request: RejoinRequest) -> None:
         move = next_move(version, self._asked)
         if move is Move.LEAVE:
             self._exchange.leave()

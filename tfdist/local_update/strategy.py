@@ -2,11 +2,11 @@
 
 import functools
 import os
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.cluster import status
 from tfdist.cluster.board import Board
 from tfdist.cluster.membership import (
@@ -18,10 +18,11 @@ from tfdist.cluster.membership import (
 )
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
+from tfdist.local_update.compression import NARROW
 from tfdist.local_update.driver import LocalUpdateDriver
 from tfdist.local_update.join import addresses, join
 from tfdist.local_update.local_peers import LocalPeers
-from tfdist.local_update.mix import Mix
+from tfdist.local_update.mix import MixSettings
 from tfdist.local_update.mixing import Mean, Mixing
 from tfdist.local_update.rejoin_listener import RejoinListener
 
@@ -88,7 +89,7 @@ class LocalUpdateStrategy(
             workers, if `outer_optimizer` does not fit `mixing`, if `wire_dtype` is
             another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
             without `overlap`, if a timeout is not above 0, or if the launcher
-            names a directory for checkpoints. By `fit`, if there are more
+            names a directory for checkpoints. By `fit`, if there are more fragments
             than variables, if the outer optimizer cannot be copied, or if the model's own
             keeps a moving average under `Mean`.
         RuntimeError: If this process already has such a strategy, or is in graph mode. By
@@ -113,17 +114,20 @@ class LocalUpdateStrategy(
         name = "LocalUpdateStrategy"
         check_eager(name)
         arguments.check_no_checkpoints(os.environ)
-        self._local_steps = arguments.checked_local_steps(local_steps)
-        self._wire_dtype = arguments.checked_wire_dtype(wire_dtype)
-        self._overlap = arguments.checked_overlap(overlap)
-        self._fragments = arguments.checked_fragments(
-            fragments, self._overlap, self._local_steps
-        )
+        local_steps = arguments.checked_local_steps(local_steps)
+        wire_dtype = checked_wire_dtype(wire_dtype, NARROW)
+        overlap = arguments.checked_overlap(overlap)
+        fragments = arguments.checked_fragments(fragments, overlap, local_steps)
         config = worker_config_of(cluster_resolver, name)
         mixing = Mean() if mixing is None else mixing
-        self._mixing = arguments.checked_mixing(mixing, len(addresses(config)))
-        self._outer_optimizer = arguments.checked_outer_optimizer(
-            outer_optimizer, self._mixing
+        mixing = arguments.checked_mixing(mixing, len(addresses(config)))
+        settings = MixSettings(
+            local_steps=local_steps,
+            mixing=mixing,
+            outer_optimizer=arguments.checked_outer_optimizer(outer_optimizer, mixing),
+            wire_dtype=wire_dtype,
+            overlap=overlap,
+            fragments=fragments,
         )
         MEMBERSHIP.check_none()
         self._exchange, names, mailboxes, rejoining = join(
@@ -136,41 +140,12 @@ class LocalUpdateStrategy(
             self,
             self._exchange,
             self._workers,
-            self._mix_of,
-            isinstance(self._mixing, Mean),
+            settings,
             functools.partial(RejoinListener, mailboxes),
             rejoining,
-            self._settings,
         )
         self.board = Board(addresses(config), config.task)
         status.publish(config, mailboxes.server)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        outer = self._outer_optimizer
-        return {
-            "local_steps": self._local_steps,
-            "mixing": arguments.described(self._mixing, self._workers.present),
-            "outer_optimizer": outer and [type(outer).__name__, outer.get_config()],
-            "wire_dtype": self._wire_dtype,
-            "overlap": self._overlap,
-            "fragments": self._fragments,
-        }
-
-    def _mix_of(self, model: Any) -> Mix:
-        arguments.check_not_inner(self._outer_optimizer, model)
-        if isinstance(self._mixing, Mean):
-            arguments.check_no_own_average(model)
-        return Mix(
-            model,
-            self._exchange,
-            self._mixing,
-            self._local_steps,
-            self._outer_optimizer,
-            self._wire_dtype,
-            self._overlap,
-            self._fragments,
-        )
 
     @property
     def num_workers(self) -> int:

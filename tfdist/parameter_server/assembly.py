@@ -23,6 +23,7 @@ from tfdist.cluster.liveness.step_error import (
 )
 from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.presence import Presence
+from tfdist.parameter_server import replicas
 from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
@@ -53,6 +54,14 @@ class WatchedCluster:
             if task.job == "worker" and task not in self.presence.away
         }
 
+    def connected_replicas(self, num_workers: int) -> tuple[replicas.Replica, ...]:
+        """Returns the replicas of all workers, once TensorFlow has connected to them."""
+        devices = [each.name for each in tf.config.list_logical_devices()]
+        found = replicas.replicas_of(num_workers, devices, replicas.KIND)
+        # TensorFlow's coordinator counts replicas, and the launcher knows of workers.
+        self.activity.worker_of = [each.worker for each in found]
+        return found
+
 
 def watched_cluster(settings: Settings) -> WatchedCluster:
     """Waits for the servers, and watches them from then on.
@@ -76,8 +85,8 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
     return WatchedCluster(tasks, activity, presence, watchdog)
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StrategyParts:
     """The components that send steps to workers and hear of lost ones."""
 
     activity: Activity
@@ -98,7 +107,9 @@ class Parts:
             self.in_flight.rounds.worker_lost(replica)
 
 
-def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Parts:
+def parts_of(
+    strategy: Any, settings: Settings, cluster: WatchedCluster
+) -> StrategyParts:
     """Builds the parts of a strategy that are connected to its cluster."""
     activity = cluster.activity
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -116,15 +127,15 @@ def parts_of(strategy: Any, settings: Settings, cluster: WatchedCluster) -> Part
     )
     # All of them before anybody is observed: a worker may be lost at any time, which
     # another thread then tells to each.
-    parts = Parts(
-        activity,
-        coordinator,
-        step_counter,
-        in_flight,
-        Gates(strategy, settings.timeline),
-        caches,
-        Exchanges(strategy.num_replicas),
-        ParameterServerDriver(strategy, in_flight, settings.checkpoints),
+    parts = StrategyParts(
+        activity=activity,
+        coordinator=coordinator,
+        step_counter=step_counter,
+        in_flight=in_flight,
+        gates=Gates(strategy, settings.timeline),
+        caches=caches,
+        exchanges=Exchanges(strategy.num_replicas),
+        fit_driver=ParameterServerDriver(strategy, in_flight, settings.checkpoints),
     )
     _tf.look_up_within_branches()
     # On TensorFlow's shared executor, each worker's thread would wait after every step for

@@ -23,9 +23,9 @@ from tfdist.variables.creation import (
     spec_before_creation,
 )
 from tfdist.variables.initial_value import of_shards
-from tfdist.variables.layout import Layout
 from tfdist.variables.partitioned import PartitionedVariable
 from tfdist.variables.shard_changes import sum_duplicate_rows
+from tfdist.variables.shard_layout import ShardLayout
 from tfdist.variables.variable import ParameterServerVariable
 
 
@@ -161,7 +161,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
     def _create_shards(
         self,
         next_creator: Callable[..., tf.Variable],
-        layout: Layout,
+        layout: ShardLayout,
         spec: VariableSpec,
         beside: tuple[ParameterServerVariable, ...],
         initializer: Any,

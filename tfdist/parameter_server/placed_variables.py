@@ -15,7 +15,7 @@ from tfdist.placement.placement import PartitioningPlacement, Placement, ps_for
 from tfdist.placement.report import PlacedVariable
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables.creation import being_created, spec_of
-from tfdist.variables.layout import DIV, Layout, layout_of
+from tfdist.variables.shard_layout import DIV, ShardLayout, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
 
@@ -55,7 +55,7 @@ class PlacedVariables:
         """Returns the ps on which a variable in one piece is to live."""
         return ps_for(self.placement, spec, self._num_ps)
 
-    def layout(self, spec: VariableSpec) -> Layout | None:
+    def layout(self, spec: VariableSpec) -> ShardLayout | None:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = being_created().request
         if request.on_every_ps:
@@ -81,7 +81,7 @@ class PlacedVariables:
             )
         return layout_of(partition, request.partition_strategy, spec.name)
 
-    def layout_of_large(self, spec: VariableSpec) -> Layout | None:
+    def layout_of_large(self, spec: VariableSpec) -> ShardLayout | None:
         """Returns how to split a weight that the user gave no setting for, or None."""
         if not self._splits_large or being_created().request.partitioner is not None:
             return None

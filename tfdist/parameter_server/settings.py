@@ -7,6 +7,7 @@ from typing import Any
 
 import tf_config
 from tf_config import contract
+from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.liveness.stall import check_on_stall
 from tfdist.cluster.membership import Given, config_of
@@ -14,7 +15,7 @@ from tfdist.cluster.presence import min_workers_of
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
-from tfdist.parameter_server.exchange.narrow import checked_wire_dtype
+from tfdist.parameter_server.exchange.narrow import WIRE_DTYPES
 from tfdist.parameter_server.exchange.policies import Every, WhenChanged, check_exchange
 from tfdist.placement.placement import Placement, check_placement
 from tfdist.variables.creation import check_partitioner
@@ -22,7 +23,27 @@ from tfdist.variables.creation import check_partitioner
 Path = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of a `ParameterServerStrategy`, as given."""
+
+    cluster_resolver: Given
+    placement: Placement | None
+    partitioner: Callable[..., Any] | None
+    startup_timeout: float
+    min_workers: int | None
+    stall_timeout: float | None
+    on_stall: str | None
+    checkpoint_dir: Path | None
+    checkpoint_interval: float
+    checkpoints_to_keep: int
+    exchange: Every | WhenChanged | None
+    consistency: Consistency | None
+    wire_dtype: str | None
+    timeline: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Validated arguments of a strategy, with defaults filled in.
 
@@ -46,65 +67,50 @@ class Settings:
     measures: bool
 
 
-def settings_of(
-    cluster_resolver: Given,
-    placement: Placement | None,
-    partitioner: Callable[..., Any] | None,
-    startup_timeout: float,
-    min_workers: int | None,
-    stall_timeout: float | None,
-    on_stall: str | None,
-    checkpoint_dir: Path | None,
-    checkpoint_interval: float,
-    checkpoints_to_keep: int,
-    exchange: Every | WhenChanged | None,
-    consistency: Consistency | None,
-    wire_dtype: str | None,
-    timeline: Path | None,
-) -> Settings:
+def settings_of(given: Arguments) -> Settings:
     """Checks the arguments of a strategy; see there."""
-    if placement is not None:
-        check_placement(placement)
-    if partitioner is not None:
-        check_partitioner(partitioner)
-    exchange = Every() if exchange is None else exchange
+    if given.placement is not None:
+        check_placement(given.placement)
+    if given.partitioner is not None:
+        check_partitioner(given.partitioner)
+    exchange = Every() if given.exchange is None else given.exchange
     check_exchange(exchange)
-    # Before the launcher's policy takes the place of None.
-    asks = consistency is not None
+    consistency = given.consistency
     if consistency is None:
         consistency = policy_of_environment(os.environ)
-    timeline = timeline or os.environ.get(contract.TIMELINE)
+    timeline = given.timeline or os.environ.get(contract.TIMELINE)
     check_consistency(consistency)
-    wire_dtype = checked_wire_dtype(wire_dtype)
+    wire_dtype = checked_wire_dtype(given.wire_dtype, WIRE_DTYPES)
     check_combination(consistency, exchange, wire_dtype)
-    checkpoints = _checkpoints(checkpoint_dir, checkpoint_interval, checkpoints_to_keep)
-    stall_timeout = _stall_timeout(stall_timeout)
-    check_on_stall(on_stall)
-    config = _chief_of(cluster_resolver)
+    checkpoints = _checkpoints(given)
+    stall_timeout = _stall_timeout(given.stall_timeout)
+    check_on_stall(given.on_stall)
+    config = _chief_of(given.cluster_resolver)
     # The number of the workers' devices is known once they are connected.
     for_workers(consistency, len(config.cluster.worker))
+    asks = given.consistency is not None or bool(timeline)
     return Settings(
-        config,
-        placement,
-        partitioner,
-        startup_timeout,
-        min_workers_of(min_workers, len(config.cluster.worker)),
-        stall_timeout,
-        on_stall,
-        checkpoints,
-        exchange,
-        consistency,
-        wire_dtype,
-        timeline,
-        measures=asks or bool(timeline) or not is_free(consistency),
+        config=config,
+        placement=given.placement,
+        partitioner=given.partitioner,
+        startup_timeout=given.startup_timeout,
+        min_workers=min_workers_of(given.min_workers, len(config.cluster.worker)),
+        stall_timeout=stall_timeout,
+        on_stall=given.on_stall,
+        checkpoints=checkpoints,
+        exchange=exchange,
+        consistency=consistency,
+        wire_dtype=wire_dtype,
+        timeline=timeline,
+        measures=asks or not is_free(consistency),
     )
 
 
-def _checkpoints(
-    given: Path | None, interval: float, to_keep: int
-) -> CheckpointOptions:
-    directory = given or os.environ.get(contract.CHECKPOINT_DIR)
-    return CheckpointOptions(directory, interval, to_keep)
+def _checkpoints(given: Arguments) -> CheckpointOptions:
+    directory = given.checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR)
+    return CheckpointOptions(
+        directory, given.checkpoint_interval, given.checkpoints_to_keep
+    )
 
 
 def _stall_timeout(given: float | None) -> float:

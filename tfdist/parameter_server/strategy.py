@@ -24,14 +24,13 @@ from tfdist.consistency.setting import setting_of
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
-from tfdist.parameter_server import replicas
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
 from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange.policies import Every, WhenChanged, keeps_values
 from tfdist.parameter_server.exchange.report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.gate.gate import Gate
-from tfdist.parameter_server.settings import Settings, settings_of
+from tfdist.parameter_server.settings import Arguments, Settings, settings_of
 from tfdist.placement.placement import Placement
 from tfdist.placement.report import PlacementReport, WorkerReport
 
@@ -110,8 +109,8 @@ class ParameterServerStrategy(
     Raises:
         ValueError: If a time or a number is not positive, `on_stall` is unknown, or
             `consistency` needs more workers or another `exchange`, `wire_dtype` is unknown
-            or goes with neither of them, or there are fewer
-            than `min_workers` workers, or workers have different numbers of GPUs.
+            or goes with neither of them, or there are fewer than `min_workers` workers, or
+            workers have different numbers of GPUs.
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not respond in time.
@@ -139,22 +138,23 @@ class ParameterServerStrategy(
         timeline: str | os.PathLike[str] | None = None,
     ) -> None:
         check_eager("ParameterServerStrategy")
-        settings = settings_of(
-            cluster_resolver,
-            placement,
-            variable_partitioner,
-            startup_timeout,
-            min_workers,
-            stall_timeout,
-            on_stall,
-            checkpoint_dir,
-            checkpoint_interval,
-            checkpoints_to_keep,
-            exchange,
-            consistency,
-            wire_dtype,
-            timeline,
+        given = Arguments(
+            cluster_resolver=cluster_resolver,
+            partitioner=variable_partitioner,
+            placement=placement,
+            startup_timeout=startup_timeout,
+            min_workers=min_workers,
+            stall_timeout=stall_timeout,
+            on_stall=on_stall,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_interval=checkpoint_interval,
+            checkpoints_to_keep=checkpoints_to_keep,
+            exchange=exchange,
+            consistency=consistency,
+            wire_dtype=wire_dtype,
+            timeline=timeline,
         )
+        settings = settings_of(given)
         self.checkpoints = settings.checkpoints
         self.exchange, self.wire_dtype = settings.exchange, settings.wire_dtype
         # A second strategy fails at once, and not after a wait for servers.
@@ -165,8 +165,7 @@ class ParameterServerStrategy(
         self.step_counter, self.coordinator = parts.step_counter, parts.coordinator
         self.in_flight, self.fit_driver = parts.in_flight, parts.fit_driver
         self.gates, self.caches = parts.gates, parts.caches
-        self.exchanges = parts.exchanges
-        self._parts = parts
+        self.exchanges, self._parts = parts.exchanges, parts
         # From here on, the policy counts replicas; a worker may have several.
         self._consistency = for_workers(settings.consistency, self.num_replicas)
         self._measures = settings.measures
@@ -195,18 +194,12 @@ class ParameterServerStrategy(
             status.publish_here(config)
             self.num_workers = len(config.cluster.worker)
             self.num_ps = len(config.cluster.ps)
-            devices = [each.name for each in tf.config.list_logical_devices()]
-            self.replicas = replicas.replicas_of(
-                self.num_workers, devices, replicas.KIND
-            )
+            self.replicas = watched.connected_replicas(self.num_workers)
             # TensorFlow's constructor makes its own `extended` and takes no other, so it
             # is replaced here. Nothing has created a variable yet.
             self._extended = ParameterServerExtended(
                 self, self._resolver, partitioner, settings.placement
             )
-            # TensorFlow's coordinator counts replicas, and the launcher knows of
-            # workers.
-            self.activity.worker_of = [each.worker for each in self.replicas]
             have_workers_reach_ps(
                 watched.workers_here, self.num_ps, settings.startup_timeout
             )

@@ -74,7 +74,7 @@ class Assignment:
             indices, start = items.axes[i][1], 0
             emptiest_first = sorted(range(num_ps), key=self.memory.__getitem__)
             for shard, ps in enumerate(emptiest_first[:indices]):
-                # `tfdist.variables.layout.Layout` accepts only these sizes.
+                # `tfdist.variables.shard_layout.ShardLayout` accepts only these sizes.
                 stop = start + len(range(shard, indices, min(num_ps, indices)))
                 self._cut(i, ps, start, stop)
                 start = stop

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tf_config.whole_file import write_whole
 from tfdist._support.views import render, table_of
-from tfdist._support.whole_file import write_whole
 from tfdist.placement.partition import Partition
 from tfdist.planning import file, view
 from tfdist.planning.weight import PlannedVariable, Weight

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.weight import Weight
-from tfdist.variables.creation import Request, being_created, spec_of
-from tfdist.variables.layout import MOD
+from tfdist.variables.creation import SplitRequest, being_created, spec_of
+from tfdist.variables.shard_layout import MOD
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Variable:
 
     spec: VariableSpec
     variable: tf.Variable
-    request: Request
+    request: SplitRequest
     keras_variable: "weakref.ref[keras.Variable] | None"
 
     @property

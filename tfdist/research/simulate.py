@@ -13,7 +13,7 @@ from tf_config.speedup import Speedup
 from tfdist._support import views
 from tfdist.consistency.setting import policy_of
 from tfdist.research.simulation import view
-from tfdist.research.simulation.prediction import Changes, predict, sizes_of
+from tfdist.research.simulation.prediction import JobChanges, predict, sizes_of
 from tfdist.research.simulation.size import MOST_WORKERS, announce, size_of
 
 USAGE = """Predicts training on other clusters, from a measured file.
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _changes(options: flags.FlagValues) -> list[Changes]:
+def _changes(options: flags.FlagValues) -> list[JobChanges]:
     """Returns one for each number of ps."""
     numbers = options.num_ps
     if not all(each.isdecimal() and int(each) for each in numbers):
@@ -72,7 +72,7 @@ def _changes(options: flags.FlagValues) -> list[Changes]:
             f"{','.join(numbers)!r}"
         )
     return [
-        Changes(
+        JobChanges(
             num_ps=num_ps,
             own_hosts=options.own_hosts,
             cores=options.cores,

@@ -16,11 +16,11 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.context import setting
 from tfdist.placement.variable_spec import VariableSpec
-from tfdist.variables.layout import DIV, MOD, Layout
+from tfdist.variables.shard_layout import DIV, MOD, ShardLayout
 
 
 @dataclass(frozen=True)
-class Request:
+class SplitRequest:
     """Request of a scope for how to split its variables.
 
     Attributes:
@@ -48,7 +48,7 @@ class Creation:
 
     path: str | None = None
     initializer: Any = None
-    request: Request = Request()
+    request: SplitRequest = SplitRequest()
 
 
 # A context variable, because the calls between those who know and those who ask are Keras's
@@ -98,7 +98,7 @@ def partition_variables(
         )
     # The `mod` layout deals out rows, and has no meaning for columns.
     rows_only = rows_only or partition_strategy == MOD
-    with creating(request=Request(partitioner, partition_strategy, rows_only)):
+    with creating(request=SplitRequest(partitioner, partition_strategy, rows_only)):
         yield
 
 
@@ -113,7 +113,7 @@ def check_partitioner(partitioner: object) -> None:
         )
 
 
-def shard_name(name: str, layout: Layout, index: int) -> str:
+def shard_name(name: str, layout: ShardLayout, index: int) -> str:
     """Names a shard by its indices: `table[0:500]`, `kernel[:, 8:16]`, `table[1::2]`."""
     if layout.partition_strategy == MOD:
         return f"{name}[{index}::{len(layout.partition.bounds)}]"

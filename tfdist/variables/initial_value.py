@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist._support.errors import RefusalError
-from tfdist.variables.layout import Layout
+from tfdist.variables.shard_layout import ShardLayout
 
 _RANDOM = (
     keras.initializers.RandomUniform,
@@ -89,7 +89,7 @@ def of_shards(
     initializer: Any,
     shape: tuple[int, ...],
     dtype: str,
-    layout: Layout,
+    layout: ShardLayout,
 ) -> list[ShardValue]:
     """Returns how to compute each shard's initial value.
 

@@ -16,10 +16,10 @@ import tensorflow as tf
 from tfdist.placement.partition import Partition
 from tfdist.variables import narrowing
 from tfdist.variables.increment import increment
-from tfdist.variables.layout import Layout
 from tfdist.variables.reserved_rows import refusal_of
 from tfdist.variables.saveable import saveables
 from tfdist.variables.shard_changes import ShardChanges
+from tfdist.variables.shard_layout import ShardLayout
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
 
@@ -42,7 +42,7 @@ class PartitionedVariable:
     def __init__(
         self,
         shards: Sequence[ParameterServerVariable],
-        layout: Layout,
+        layout: ShardLayout,
         name: str,
         trainable: bool,
         num_workers: int,

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import setting
-from tfdist.variables.layout import DIV, Layout, locate
+from tfdist.variables.shard_layout import DIV, ShardLayout, locate
 from tfdist.variables.variable import ParameterServerVariable
 
 _in_a_function: ContextVar[bool] = ContextVar("in_a_function", default=False)
@@ -32,7 +32,7 @@ def is_exporting() -> bool:
 
 def saveables(
     shards: Sequence[ParameterServerVariable],
-    layout: Layout,
+    layout: ShardLayout,
     shape: Sequence[int],
     name: str,
 ) -> list[Any]:
@@ -47,7 +47,7 @@ def saveables(
     ]
 
 
-def slice_specs(layout: Layout, shape: Sequence[int]) -> list[str]:
+def slice_specs(layout: ShardLayout, shape: Sequence[int]) -> list[str]:
     """Returns contiguous slices in the checkpoint format: `6 4 0,3:0,4`."""
     partition = layout.partition
     specs = []
@@ -99,7 +99,7 @@ class _InterleavedSaveable(_tf.SaveableObject):
     def __init__(
         self,
         shards: Sequence[ParameterServerVariable],
-        layout: Layout,
+        layout: ShardLayout,
         specs: Sequence[str],
         name: str,
     ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.variables.layout import Layout, locate
+from tfdist.variables.shard_layout import ShardLayout, locate
 
 _PARTS, _WHOLE = "parts_of_shards", "whole_of_parts"
 
@@ -21,7 +21,7 @@ class PartitionedSlices(tf.IndexedSlices):
     def __init__(
         self,
         shards: Sequence[tf.IndexedSlices],
-        layout: Layout,
+        layout: ShardLayout,
         dense_shape: Sequence[int],
     ) -> None:
         axis = layout.partition.axis
@@ -43,7 +43,7 @@ class ShardChanges:
     """
 
     def __init__(
-        self, layout: Layout, shapes: Sequence[tf.TensorShape], dtype: tf.DType
+        self, layout: ShardLayout, shapes: Sequence[tf.TensorShape], dtype: tf.DType
     ) -> None:
         self._layout = layout
         self._shapes = [shape.as_list() for shape in shapes]

@@ -12,7 +12,7 @@ from typing import Any
 _MAIN = "__main__"
 
 
-class Program:
+class ForkedProgram:
     """The script or module that a task runs, with its arguments.
 
     `namespace` has the globals of its `__main__`; `directory` is what the interpreter

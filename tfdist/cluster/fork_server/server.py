@@ -11,13 +11,13 @@ from tf_config.contract import ForkAnswer, ForkRequest
 from tfdist.cluster.fork_server import process
 from tfdist.cluster.fork_server.first_import import FirstImport
 from tfdist.cluster.fork_server.imports import Imports
-from tfdist.cluster.fork_server.program import Program
+from tfdist.cluster.fork_server.program import ForkedProgram
 
 _CHUNK = 64 * 1024
 _MOST_FILES = 16
 
 
-def serve() -> Program:
+def serve() -> ForkedProgram:
     """Serves until the launcher closes its socket, and then exits.
 
     In each forked process, it returns what that runs.
@@ -90,7 +90,7 @@ def _why_not(request: ForkRequest, imports: Imports, closing: set[int]) -> str:
     if os.getcwd() != request.cwd:
         return f"its directory is {request.cwd}"
     try:
-        program = Program(request.argv)
+        program = ForkedProgram(request.argv)
     except ValueError as error:
         return str(error)
     if name := imports.hidden_by(program.directory):
@@ -132,7 +132,7 @@ def _fork() -> int:
 
 def _start(
     request: ForkRequest, files: list[int], parent: int, imports: Imports
-) -> Program:
+) -> ForkedProgram:
     *files, permit = files
     if not os.read(permit, 1):
         os._exit(0)  # The launcher did not wait for the answer.
@@ -142,7 +142,7 @@ def _start(
     except OSError as error:
         print(f"tfdist.cluster.fork_server: {error}", file=sys.stderr)
         os._exit(1)
-    program = Program(request.argv)
+    program = ForkedProgram(request.argv)
     program.prepare(imports.path[0 if program.directory is None else 1 :])
     sys.meta_path.insert(0, FirstImport(imports))
     return program

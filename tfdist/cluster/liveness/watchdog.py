@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 import tf_config
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
 from tfdist._support.errors import Error
-from tfdist.cluster.health import NO_ANSWER, Server, problem_of
+from tfdist.cluster.health import NO_ANSWER, StatusConnection, problem_of
 from tfdist.cluster.liveness import stall, supervision
 from tfdist.cluster.liveness.activity import DATA, Activity
 from tfdist.cluster.liveness.sentinel import Sentinel
@@ -59,7 +59,9 @@ class Watchdog:
         not_waited_for: Callable[[], Collection[tf_config.Task]] = tuple,
     ) -> None:
         self._not_waited_for = not_waited_for
-        self._servers = {str(t): Server(address) for t, address in tasks.items()}
+        self._servers = {
+            str(t): StatusConnection(address) for t, address in tasks.items()
+        }
         self._addresses = {str(task): address for task, address in tasks.items()}
         self._activity = activity
         self._timeout = timeout

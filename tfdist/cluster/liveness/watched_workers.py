@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tf_config
 from tf_config.contract import EXIT_STALLED
-from tfdist.cluster.health import NO_ANSWER, Server, problem_of
+from tfdist.cluster.health import NO_ANSWER, StatusConnection, problem_of
 from tfdist.cluster.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.cluster.liveness.watchdog import end_process
 
@@ -76,7 +76,9 @@ class WatchedWorkers:
     def __init__(
         self, addresses: Mapping[tf_config.Task, str], peer_timeout: float
     ) -> None:
-        self._servers = {task: Server(address) for task, address in addresses.items()}
+        self._servers = {
+            task: StatusConnection(address) for task, address in addresses.items()
+        }
         self._last_resort = LastResort()
         self._watch = PeerWatch(addresses, peer_timeout, self._check, self._lost)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.hashing import buckets_of
 from tfdist.embedding.growing.pieces import Pieces, bounds_of
-from tfdist.embedding.growing.shard import Shard
 
 
 class Piece(NamedTuple):
@@ -28,7 +28,7 @@ class Export:
         pieces: What a checkpoint has of it.
     """
 
-    def __init__(self, shards: Sequence[Shard], parts: Sequence[Any]) -> None:
+    def __init__(self, shards: Sequence[GrowingShard], parts: Sequence[Any]) -> None:
         self.shards = shards
         size = max(part.shape.num_elements() * part.dtype.size for part in parts)
         self.pieces = Pieces.of_size(len(shards), size)
@@ -64,7 +64,9 @@ class Export:
         return of_tables[self]
 
 
-def _found_pieces(shard: Shard, bounds: list[tuple[int, int, int]]) -> list[Piece]:
+def _found_pieces(
+    shard: GrowingShard, bounds: list[tuple[int, int, int]]
+) -> list[Piece]:
     with tf.device(shard.device):
         # In the order of the rows: to collect them in that of their buckets takes several
         # times as long.

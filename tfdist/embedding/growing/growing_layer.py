@@ -19,7 +19,7 @@ from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.rules import config_of, rule_of
 from tfdist.embedding.growing.table import GrowingTable
-from tfdist.variables.creation import Request, creating
+from tfdist.variables.creation import SplitRequest, creating
 from tfdist.variables.initial_value import Unwritten
 from tfdist.variables.partitioned import PartitionedVariable
 
@@ -105,7 +105,7 @@ class GrowingLayer(keras.layers.Layer):
         # In one process, Keras's optimizers may read and write all rows at once.
         is_on_ps = hasattr(self._strategy, "num_ps")
         try:
-            with creating(request=Request(on_every_ps=True)):
+            with creating(request=SplitRequest(on_every_ps=True)):
                 self.embeddings = self.add_weight(
                     shape=(num_ps * rows, self.output_dim),
                     initializer=Unwritten() if is_on_ps else "zeros",

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdist.embedding import batch, checks
 from tfdist.embedding.growing.growing_layer import GrowingLayer
 from tfdist.embedding.growing.hashing import ids_of_strings
-from tfdist.variables.layout import DIV
+from tfdist.variables.shard_layout import DIV
 
 
 @keras.saving.register_keras_serializable("tfdist")

@@ -10,12 +10,12 @@ from tfdist.embedding import routing
 from tfdist.embedding.aggregated_lookup import combined
 from tfdist.embedding.batch import Bag
 from tfdist.embedding.differentiable import ABSENT, sums_on_shards
+from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.hashing import owners_of
-from tfdist.embedding.growing.shard import Shard
 
 
 def look_up(
-    parts: Sequence[Any], shards: Sequence[Shard], ids: tf.Tensor, creates: bool
+    parts: Sequence[Any], shards: Sequence[GrowingShard], ids: tf.Tensor, creates: bool
 ) -> tf.Tensor:
     """Looks up distinct ids where their rows are.
 
@@ -42,7 +42,7 @@ def look_up(
 
 def sum_bags(
     parts: Sequence[Any],
-    shards: Sequence[Shard],
+    shards: Sequence[GrowingShard],
     bag: Bag,
     combiner: str,
     creates: bool,
@@ -71,7 +71,9 @@ def sum_bags(
     return combined(blocks, routes, bag, combiner)
 
 
-def _rows_of(part: Any, shard: Shard, ids: tf.Tensor, creates: bool) -> tf.Tensor:
+def _rows_of(
+    part: Any, shard: GrowingShard, ids: tf.Tensor, creates: bool
+) -> tf.Tensor:
     # TensorFlow keeps each custom gradient for good: it must hold neither part nor shard.
     device, shape = device_of(part), part.shape.as_list()
 

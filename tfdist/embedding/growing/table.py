@@ -12,12 +12,12 @@ from tfdist.embedding.growing import saving
 from tfdist.embedding.growing.admission import Admission
 from tfdist.embedding.growing.eviction import Eviction, EvictRare, Known, decay_of
 from tfdist.embedding.growing.export import Export
+from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard
 from tfdist.embedding.growing.hashing import owners_of
 from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
-from tfdist.embedding.growing.shard import ABSENT, Shard
 from tfdist.embedding.growing.slots import (
     SlotOfRows,
     Slots,
@@ -69,7 +69,7 @@ class GrowingTable:
         self._removed: list[np.ndarray] | None = None
         self._loaded = np.zeros(0, np.int64)
         self.shards = [
-            Shard(
+            GrowingShard(
                 device_of(part),
                 part.shape[0],
                 admission,
@@ -153,7 +153,7 @@ class GrowingTable:
             with at(device_of(part)):
                 _set_rows(part, numbers, tf.constant(rows[mine], part.dtype))
 
-    def _dealt(self, ids: np.ndarray) -> list[tuple[Shard, np.ndarray]]:
+    def _dealt(self, ids: np.ndarray) -> list[tuple[GrowingShard, np.ndarray]]:
         """Returns, for each ps, which of the ids it has."""
         owners = owners_of(tf.constant(ids), len(self.shards)).numpy()
         return [(shard, owners == index) for index, shard in enumerate(self.shards)]
@@ -298,7 +298,7 @@ class GrowingTable:
             removed += self.remove(ids.numpy()[goes])
         return removed
 
-    def _in_chunks(self, chunk: int) -> Iterator[tuple[Shard, Any, Any, Any]]:
+    def _in_chunks(self, chunk: int) -> Iterator[tuple[GrowingShard, Any, Any, Any]]:
         for shard, part in zip(self.shards, self.parts, strict=True):
             ids, numbers = shard.in_use()
             for start in range(0, len(ids), chunk):

@@ -19,11 +19,11 @@ from tfdist.parameter_server.caching.blocks import (
     moves_of,
 )
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.caching.tables import Table, tables_of
+from tfdist.parameter_server.caching.tables import CachedTable, tables_of
 from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
-from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
 from tfdist.parameter_server.step_graph.step_graph import StepGraph, captures_of
@@ -62,7 +62,7 @@ class CachedSteps:
         captured = [outside for outside, _ in step.function.graph.captures]
         known = strategy.extended.placed.of_handles(captured)
         variables = [variable for variable, _ in known]
-        self._tables: list[Table] = []
+        self._tables: list[CachedTable] = []
 
         def tables(
             handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
@@ -70,7 +70,7 @@ class CachedSteps:
             self._tables = tables_of(lookups, handles, known)
             return {each for table in self._tables for each in table.placeholders}
 
-        self._local = local = LocalSteps(
+        self._local = local = StepOnCopies(
             step, lambda _: True, lambda handles: kept(handles, variables), tables
         )
         self._blocks = blocks_of(local.variables, local.captured, known)
@@ -98,7 +98,7 @@ class CachedSteps:
         return [each for it in self._all for each in it.placeholders]
 
     @property
-    def _all(self) -> list[Block | Table]:
+    def _all(self) -> list[Block | CachedTable]:
         return [*self._blocks, *self._tables]
 
     def note(self, exchanges: Exchanges) -> None:
@@ -168,7 +168,7 @@ class CachedSteps:
             block.refresh(state, handles, rate, self._exchange)
             for block, state in zip(self._blocks, states, strict=True)
         ]
-        # In the order of `LocalSteps`: blocks are in that of their names.
+        # In the order of `StepOnCopies`: blocks are in that of their names.
         values: list[Any] = [None] * len(self._local.variables)
         for block, state in zip(self._blocks, states, strict=True):
             values[block.weight] = state.value

@@ -19,7 +19,7 @@ _PARTS = 4  # value, base, seen, stamp
 
 
 @dataclass(frozen=True)
-class Table:
+class CachedTable:
     """A table, its slots, and what is counted of its rows.
 
     Attributes:
@@ -167,7 +167,7 @@ def tables_of(
     lookups: Mapping[str, Lookups],
     handles: Mapping[str, Any],
     known: Iterable[tuple[Any, str]],
-) -> list[Table]:
+) -> list[CachedTable]:
     """Returns the tables of a step whose rows workers keep."""
     placeholders = {id(handle): name for name, handle in handles.items()}
     # In one order, regardless of that in which a step uses them.
@@ -192,7 +192,7 @@ def tables_of(
         ):
             counts, moves = _counts_of(variable)
             tables.append(
-                Table(
+                CachedTable(
                     placeholder,
                     tuple(of_slot for _, of_slot in slots),
                     (variable, *(slot for slot, _ in slots)),

@@ -37,7 +37,7 @@ _DRAIN_SECONDS = 30.0
 
 
 @dataclass
-class Progress:
+class FitProgress:
     """The progress of a `fit`.
 
     Attributes:
@@ -74,7 +74,7 @@ class Checkpoints:
         in_flight: InFlight,
         store: CheckpointStore,
         model: Any,
-        progress: Progress,
+        progress: FitProgress,
         changes: Changes,
     ) -> None:
         self._options = options

@@ -33,7 +33,7 @@ from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.cluster.liveness.step_error import reason
-from tfdist.parameter_server.checkpoints.checkpoints import Checkpoints, Progress
+from tfdist.parameter_server.checkpoints.checkpoints import Checkpoints, FitProgress
 from tfdist.parameter_server.checkpoints.termination import Termination
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.steps.in_flight import InFlight
@@ -116,7 +116,7 @@ class ResumableFit(keras.callbacks.Callback):
         self._in_flight = in_flight
         self._store = store
         self._callbacks = callbacks
-        self._progress = Progress(epochs)
+        self._progress = FitProgress(epochs)
         self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
         self._checkpoints: Checkpoints | None = None
         self._found: Iterator[Path] = iter(())

@@ -25,23 +25,6 @@ LEAST_BYTES = 2**14
 """The least size to narrow: below it, a message costs more than its bytes."""
 
 
-def checked_wire_dtype(wire_dtype: Any) -> str | None:
-    """Returns the argument of a strategy.
-
-    Raises:
-        ValueError: If it is none that values can be sent in.
-    """
-    name = wire_dtype
-    if wire_dtype is not None and not isinstance(wire_dtype, str):
-        name = getattr(wire_dtype, "name", wire_dtype)
-    if name is None or name in WIRE_DTYPES:
-        return name
-    raise ValueError(
-        f"wire_dtype must be {' or '.join(map(repr, WIRE_DTYPES))}, or None to send "
-        f"values as they are; received {wire_dtype!r}"
-    )
-
-
 def is_narrowed(dtype: tf.DType, shape: tf.TensorShape) -> bool:
     """Returns True if a weight or gradient is worth it: a large one of float32."""
     elements = shape.num_elements()

@@ -9,10 +9,10 @@ from tfdist.data import chief_only_reasons
 from tfdist.data.auto_leases import MAX_CONSTANT_BYTES
 from tfdist.graph.functions import calls_python, digest, renamed
 from tfdist.parameter_server.step_graph.copies import without_seeds
-from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 
 
-class Pipeline:
+class LeasePipeline:
     """A graph that reads a lease on a worker, for any number of functions."""
 
     def __init__(self, function: Any, definition: Any, key: str) -> None:
@@ -27,7 +27,7 @@ class Pipeline:
         # never told the workers of a dataset made before the process joined them.
         _tf.add_functions(renamed(definition, "by_lease"))
         _leave_out(definition, inputs)
-        self._fragment = Fragment(definition, [each.name for each in inputs])
+        self._fragment = GraphFragment(definition, [each.name for each in inputs])
 
     def read(self, lease: list[tf.Tensor]) -> list[tf.Tensor]:
         """Reads a batch, in the function being traced, and returns its tensors."""
@@ -38,7 +38,7 @@ class Pipeline:
 
 
 def traced(read: Any, lease_specs: Any) -> tuple[Any, Any, str]:
-    """Traces the reader of a lease: the arguments of a `Pipeline`.
+    """Traces the reader of a lease: the arguments of a `LeasePipeline`.
 
     Raises:
         OnlyTheChiefReads: If workers cannot run it.

@@ -28,7 +28,7 @@ from tfdist.data.record_places import TURN_OFF
 from tfdist.data.source_files import SourceFiles, Stamp
 from tfdist.data.transformations import above_a_source
 from tfdist.keras.batch_structure import BatchStructure
-from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.lease_pipeline import LeasePipeline, traced
 from tfdist.parameter_server.feed.shared_files import SharedFiles
 from tfdist.parameter_server.feed.sources import ChiefBatches
 
@@ -58,7 +58,7 @@ class LeasedBatches(ChiefBatches):
     def __init__(
         self,
         dataset: LeasedDataset,
-        pipeline: Pipeline,
+        pipeline: LeasePipeline,
         auto_leased: AutoLeased | None = None,
     ) -> None:
         super().__init__(BatchStructure(dataset.element_spec))
@@ -126,8 +126,8 @@ class LeaseReaders:
 
     def __init__(self, files: SharedFiles) -> None:
         self._files = files
-        self._of_sources: dict[str, Pipeline] = {}
-        self._of_ordinary_ones: dict[str, Pipeline] = {}
+        self._of_sources: dict[str, LeasePipeline] = {}
+        self._of_ordinary_ones: dict[str, LeasePipeline] = {}
         self._told: set[str] = set()
 
     def of(self, dataset: Any) -> LeasedBatches | None:
@@ -200,9 +200,9 @@ class LeaseReaders:
     def _pipeline_of(
         self,
         dataset: LeasedDataset,
-        pipelines: dict[str, Pipeline],
+        pipelines: dict[str, LeasePipeline],
         most: float = float("inf"),
-    ) -> Pipeline:
+    ) -> LeasePipeline:
         """Returns the reader of a dataset, one of some pipelines or a new one of them.
 
         Raises:
@@ -212,7 +212,7 @@ class LeaseReaders:
         if key not in pipelines:
             if len(pipelines) >= most:
                 raise chief_only_reasons.one_of_many(len(pipelines))
-            pipelines[key] = Pipeline(function, definition, key)
+            pipelines[key] = LeasePipeline(function, definition, key)
         return pipelines[key]
 
 

@@ -17,7 +17,7 @@ from tfdist.data.pipeline_report import (
     seconds_of_steps,
 )
 from tfdist.keras.distributed_data import undistributed
-from tfdist.parameter_server.feed.lease_pipeline import Pipeline, traced
+from tfdist.parameter_server.feed.lease_pipeline import LeasePipeline, traced
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 from tfdist.parameter_server.feed.worker_calls import on_workers
 
@@ -87,7 +87,7 @@ def _timed(leased: LeasedDataset, stage: int) -> Any:
     """Returns a function that reads leases up to a stage: the seconds of each."""
     read = functools.partial(leased.read_until, stage)
     specs = leased.leases.element_spec
-    pipeline = Pipeline(*traced(read, specs))
+    pipeline = LeasePipeline(*traced(read, specs))
 
     def timed(*leases: tuple[tf.Tensor, ...]) -> tf.Tensor:
         began = tf.timestamp()

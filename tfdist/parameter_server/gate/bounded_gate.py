@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.consistency.policy import Phase
 from tfdist.parameter_server.gate import decisions
-from tfdist.parameter_server.gate.decisions import IDLE, Slots
+from tfdist.parameter_server.gate.decisions import IDLE, GateSlots
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate
 
@@ -152,9 +152,9 @@ class BoundedGate(WaitingGate):
             taken = tf.constant(TAKEN, tf.int64)
             self._event(worker, IDLE, taken, [put_back])
 
-    def _read(self) -> Slots:
+    def _read(self) -> GateSlots:
         sizes = [2, *[self._num_workers] * 3]
-        return Slots(*tf.split(tf.identity(self._slots.read_value()), sizes))
+        return GateSlots(*tf.split(tf.identity(self._slots.read_value()), sizes))
 
-    def _write(self, slots: Slots) -> tf.Operation:
+    def _write(self, slots: GateSlots) -> tf.Operation:
         return self._slots.assign(tf.concat(slots, axis=0), read_value=False)

@@ -1,6 +1,6 @@
-"""`Schedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
+"""`StepSchedule` under `BoundedStaleness`, as operations on vectors with one slot per worker.
 
-The same decisions as `tfdist.consistency.schedule`, which says why; a test
+The same decisions as `tfdist.consistency.step_schedule`, which says why; a test
 compares the two. All steps that may continue after an event are found at once, in closed form,
 since a loop in a graph costs more than the matrices here.
 """
@@ -14,7 +14,7 @@ from tfdist.consistency.policy import Phase
 IDLE = 0
 
 
-class Slots(NamedTuple):
+class GateSlots(NamedTuple):
     """The steps of all workers. Every tensor is of int64.
 
     Attributes:
@@ -40,13 +40,15 @@ class Release(NamedTuple):
         staleness: How many writes of others it has missed, where it may write now.
     """
 
-    slots: Slots
+    slots: GateSlots
     goes_on: tf.Tensor
     writes: tf.Tensor
     staleness: tf.Tensor
 
 
-def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> Slots:
+def at(
+    slots: GateSlots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None
+) -> GateSlots:
     """Returns the slots with one of them in another phase.
 
     None takes a new ticket. If the worker's step has another one by now, nothing changes.
@@ -62,7 +64,7 @@ def at(slots: Slots, slot: tf.Tensor, phase: int, ticket: tf.Tensor | None) -> S
     return slots._replace(phase=tf.where(is_it, tf.cast(phase, tf.int64), slots.phase))
 
 
-def release(slots: Slots, bound: int) -> Release:
+def release(slots: GateSlots, bound: int) -> Release:
     """Releases all steps that may continue."""
     written, asked = tf.unstack(slots.counts)
     is_ready = tf.equal(slots.phase, Phase.READY)
@@ -93,7 +95,7 @@ def release(slots: Slots, bound: int) -> Release:
 
     written += num_written
     return Release(
-        Slots(
+        GateSlots(
             tf.stack([written, asked]),
             tf.where(starts, tf.cast(Phase.COMPUTING, tf.int64), phase),
             slots.ticket,

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.consistency.policy import Phase
-from tfdist.consistency.schedule import Released, Schedule
+from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.parameter_server.gate.decisions import IDLE
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.waiting_gate import TAKEN, WaitingGate
@@ -41,7 +41,7 @@ class PolicyGate(WaitingGate):
         super().__init__(meter, num_workers)
         self.error: BaseException | None = None
         self._policy = policy
-        self._schedule = Schedule(policy)
+        self._schedule = StepSchedule(policy)
         with tf.device(self.device):
             self._requests = tf.queue.FIFOQueue(
                 # Room for three messages per step and those of the chief, so that no
@@ -105,7 +105,7 @@ class PolicyGate(WaitingGate):
         """Forgets all steps. Call it while none is in flight."""
         self.clear_lines()
         self.error = None
-        self._schedule = Schedule(self._policy)
+        self._schedule = StepSchedule(self._policy)
 
     def leave(self, worker: int) -> None:
         """Takes a lost worker's step out, so that nobody waits for it."""

@@ -15,7 +15,7 @@ from tfdist.variables.shard_changes import sum_duplicate_rows
 _SUMMED = (tf.float32, tf.float64)
 
 
-class Accumulator(Protocol):
+class RoundAccumulator(Protocol):
     """Adds gradients up, and gives the sum once there are enough."""
 
     device: str
@@ -133,7 +133,7 @@ class GradientSums:
             each: DenseAccumulator(tf.TensorShape([]), tf.float32, each)
             for each in devices
         }
-        self._accumulators: list[list[Accumulator] | None] = [
+        self._accumulators: list[list[RoundAccumulator] | None] = [
             None if gradient is None else _accumulators(gradient, variable)
             for gradient, variable in _pairs(contribution)
         ]
@@ -199,7 +199,7 @@ def _parts(gradient: Any, variable: Any) -> list[Any]:
     return [gradient]
 
 
-def _accumulators(gradient: Any, variable: Any) -> list[Accumulator]:
+def _accumulators(gradient: Any, variable: Any) -> list[RoundAccumulator]:
     shards = _shards(variable)
     if isinstance(gradient, tf.IndexedSlices):
         dtype, index_dtype = gradient.values.dtype, gradient.indices.dtype
@@ -219,7 +219,7 @@ def _shards(variable: Any) -> Sequence[Any]:
 
 def _average(
     parts: list[Any],
-    accumulators: list[Accumulator],
+    accumulators: list[RoundAccumulator],
     weights: Mapping[str, tf.Tensor],
     variable: Any,
 ) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable, Rewriting
@@ -24,7 +24,7 @@ from tfdist.parameter_server.step_graph.step_graph import (
 from tfdist.parameter_server.step_graph.unrolling import copies
 
 
-class LocalSteps:
+class StepOnCopies:
     """A step that computes with copies of its variables.
 
     Args:
@@ -69,8 +69,8 @@ class LocalSteps:
         of_tables = [each for it in self.lookups.values() for each in it.ids]
         self._ids = list(dict.fromkeys(of_tables))
         definition = rewriting.definition()
-        self._before = Fragment(rewriting.before(definition, self._ids), inputs)
-        self._fragment = Fragment(definition, [*inputs, *states, *self._ids])
+        self._before = GraphFragment(rewriting.before(definition, self._ids), inputs)
+        self._fragment = GraphFragment(definition, [*inputs, *states, *self._ids])
 
     def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
         """Adds steps with one exchange, and returns the result of the last one.

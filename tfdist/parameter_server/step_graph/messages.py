@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Message:
+class TaskMessage:
     """The tensors that one task sends to another at one time.
 
     Attributes:
@@ -102,7 +102,7 @@ def in_order(nodes: Iterable[Node]) -> list[Node]:
     return order
 
 
-def messages(nodes: Iterable[Node]) -> list[Message]:
+def messages(nodes: Iterable[Node]) -> list[TaskMessage]:
     """Returns the messages of a step, in an order in which they can be sent."""
     nodes = in_order(nodes)
     tasks = {node.name: node.task for node in nodes}
@@ -121,7 +121,7 @@ def messages(nodes: Iterable[Node]) -> list[Message]:
                 of_pair[sent] = (levels[source], last)
     return sorted(
         (
-            Message(
+            TaskMessage(
                 *pair,
                 level,
                 tuple(each for each in together if not isinstance(each, str)),
@@ -147,7 +147,10 @@ def _together(
 
 
 def in_turn(
-    task: str, sent: Sequence[Message], seconds: Sequence[float], nodes: Iterable[Node]
+    task: str,
+    sent: Sequence[TaskMessage],
+    seconds: Sequence[float],
+    nodes: Iterable[Node],
 ) -> dict[int, int]:
     """Returns which large messages of a task wait until another has arrived.
 

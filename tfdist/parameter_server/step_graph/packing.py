@@ -16,7 +16,7 @@ from tfdist.graph.tasks import (
 )
 from tfdist.parameter_server.step_graph import messages, wire
 from tfdist.parameter_server.step_graph.definitions import Builder, reference, rewire
-from tfdist.parameter_server.step_graph.messages import Message, Node, Output
+from tfdist.parameter_server.step_graph.messages import Node, Output, TaskMessage
 from tfdist.placement.link_use import Traffic
 
 LARGEST_PACKED = 2**20
@@ -40,7 +40,7 @@ class PackedGraph:
     """
 
     definition: Any
-    messages: tuple[Message, ...]
+    messages: tuple[TaskMessage, ...]
     traffic: Traffic
 
 
@@ -114,7 +114,7 @@ class _Packing:
                 arrived[i] = self._pack(i, part, before, made, replaced)
         for node in self._nodes:
             rewire(self._definitions[node.name], replaced[node.task])
-        # A `Fragment` is given these; their placeholders would be fed by nobody.
+        # A `GraphFragment` is given these; their placeholders would be fed by nobody.
         given = {tensor.op.name for tensor in self._graph.inputs}
         kept = [self._definitions[n.name] for n in self._nodes if n.name not in given]
         del self._graph_def.node[:]
@@ -127,7 +127,7 @@ class _Packing:
         )
         return PackedGraph(self._graph_def, tuple(sent), traffic)
 
-    def _bytes(self, message: Message) -> int:
+    def _bytes(self, message: TaskMessage) -> int:
         """Returns how many bytes a message has at least: those of known shapes."""
         return sum(map(self._bytes_of, message.outputs))
 
@@ -232,7 +232,9 @@ class _Packing:
             rewire(self._definitions[node.name], changed)
         return replace(node, inputs=inputs)
 
-    def _parts(self, message: Message, seconds_per_byte: float) -> Iterator[Message]:
+    def _parts(
+        self, message: TaskMessage, seconds_per_byte: float
+    ) -> Iterator[TaskMessage]:
         """Yields the parts that replace a message: large tensors travel alone.
 
         The last of the tensors that take turns takes the small ones along.
@@ -254,7 +256,7 @@ class _Packing:
     def _pack(
         self,
         index: int,
-        message: Message,
+        message: TaskMessage,
         before: Sequence[str],
         made: list[Any],
         replaced: dict[str, dict[str, str]],

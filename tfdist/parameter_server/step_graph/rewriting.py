@@ -52,7 +52,7 @@ class LocalVariable:
 
 
 class Rewriting:
-    """The graph of a step while it is rewritten; `LocalSteps` says by what.
+    """The graph of a step while it is rewritten; `StepOnCopies` says by what.
 
     Attributes:
         handles: The handles of the variables, by their placeholders in the step.

@@ -15,8 +15,8 @@ from tfdist.parameter_server.exchange.narrow import is_narrowed
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
 from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
-from tfdist.parameter_server.step_graph.fragment import Fragment
-from tfdist.parameter_server.step_graph.messages import Message
+from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
+from tfdist.parameter_server.step_graph.messages import TaskMessage
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
 from tfdist.placement.link_use import Traffic
 
@@ -110,12 +110,12 @@ class StepGraph:
         )
 
     @functools.cached_property
-    def _fragment(self) -> Fragment:
+    def _fragment(self) -> GraphFragment:
         inputs = [each.name for each in self.function.inputs]
-        return Fragment(self._packed.definition, inputs)
+        return GraphFragment(self._packed.definition, inputs)
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[TaskMessage, ...]:
         """The messages between the worker and the ps in one step."""
         return self._packed.messages
 

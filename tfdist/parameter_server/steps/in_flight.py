@@ -15,6 +15,7 @@ from tfdist.cluster.liveness.patience import Patience
 from tfdist.cluster.liveness.watchdog import StalledError
 from tfdist.parameter_server.steps.sent_functions import (
     Explain,
+    Handlers,
     RoundsUnderWay,
     SentFunction,
     SentFunctions,
@@ -75,24 +76,19 @@ class InFlight:
         self,
         function: Any,
         argument: Any,
-        on_result: Callable[[Any], None] = lambda _: None,
+        handlers: Handlers | None = None,
+        *,
         steps: int = 1,
         batches: Any = None,
-        on_end: Callable[[Any], Callable[[], bool]] = lambda _: lambda: True,
-        explain: Explain = as_it_is,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
         Args:
             function: A `ConcreteFunction`.
             argument: Its only argument.
-            on_result: Called with the fetched result, at the latest by `join`. Skipped
-                if a function that was submitted later has finished first.
+            handlers: The handlers of its end.
             steps: How many steps it runs.
             batches: Its batches, as `under_way` returns them; by default the argument.
-            on_end: Called with the fetched result, in any order. Returns
-                what says whether the weights have what the function computed.
-            explain: Takes its error if it fails, and returns what to raise.
 
         Returns:
             The remote value of its result.
@@ -106,9 +102,14 @@ class InFlight:
         output = self.schedule(function, argument)
         self.stalls = False
         self.submitted += 1
-        batches = argument if batches is None else batches
-        sent = self.submitted, steps, batches, output, on_result, on_end, explain
-        self._functions.under_way.append(SentFunction(*sent))
+        sent = SentFunction(
+            number=self.submitted,
+            steps=steps,
+            batches=argument if batches is None else batches,
+            output=output,
+            handlers=handlers or Handlers(),
+        )
+        self._functions.under_way.append(sent)
         return output
 
     @property
@@ -171,16 +172,17 @@ class InFlight:
             self._take_result(function)
 
     def _take_result(self, function: SentFunction) -> None:
-        result = self.fetch(function.output, function.explain)
+        handlers = function.handlers
+        result = self.fetch(function.output, handlers.explain)
         # The launcher wants to know whether this program has ever finished a step.
         if self._newest_result == 0:
             supervision.report_training()
         self.steps_finished += function.steps
-        self._functions.keep_until(function, function.on_end(result))
+        self._functions.keep_until(function, handlers.on_end(result))
         # Results arrive in any order, and logs must not go back to an earlier step.
         if function.number > self._newest_result:
             self._newest_result = function.number
-            function.on_result(result)
+            handlers.on_result(result)
 
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context in which this thread waits for the workers or the ps."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.graph.tasks import calls_functions
-from tfdist.parameter_server.step_graph.fragment import Fragment
+from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.variables.resources import Numbers
 from tfdist.variables.variable import ParameterServerVariable
 
@@ -196,4 +196,5 @@ def _again(
         node.input[:] = [each for each in node.input if not each.startswith("^")]
     inputs = {e.name: e for op in ops for e in op.inputs if e.op.name not in part}
     tensors = [given.get(name, each) for name, each in inputs.items()]
-    return Fragment(definition, list(inputs)).add(tensors, [value.name], "whole")[0]
+    fragment = GraphFragment(definition, list(inputs))
+    return fragment.add(tensors, [value.name], "whole")[0]

@@ -17,7 +17,7 @@ from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import Rounds
 from tfdist.parameter_server.rounds.updates import Updates
 from tfdist.parameter_server.steps.in_flight import InFlight
-from tfdist.parameter_server.steps.sent_functions import RoundsUnderWay
+from tfdist.parameter_server.steps.sent_functions import Handlers, RoundsUnderWay
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 from tfdist.parameter_server.steps.worker_steps import WorkerSteps
 
@@ -246,11 +246,13 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         self._in_flight.submit(
             function,
             message.rows,
-            lambda vector: self._logs.take(vector[:-1]),
-            steps,
-            message.batches,
-            note_round,
-            functools.partial(message.source.explained, message.batches),
+            Handlers(
+                on_result=lambda vector: self._logs.take(vector[:-1]),
+                on_end=note_round,
+                explain=functools.partial(message.source.explained, message.batches),
+            ),
+            steps=steps,
+            batches=message.batches,
         )
 
     def _end_rounds(self, rounds: int, batches: int) -> None:

@@ -29,12 +29,30 @@ def told(error: Exception, explain: Explain) -> Exception:
     return explain(shortened(error, _LAST_BATCH))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Handlers:
+    """Handlers of a sent function's end.
+
+    Attributes:
+        on_result: Called with the fetched result, at the latest by `InFlight.join`.
+            Skipped if a function that was submitted later has finished first.
+        on_end: Called with the fetched result, in any order. Returns what says whether
+            the weights have what the function computed.
+        explain: Takes its error if it fails, and returns what to raise.
+    """
+
+    on_result: Callable[[Any], None] = lambda _: None
+    on_end: Callable[[Any], Callable[[], bool]] = lambda _: lambda: True
+    explain: Explain = as_it_is
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SentFunction:
-    """A function of some steps. `InFlight.submit` says what it takes.
+    """A function of some steps.
 
     Attributes:
         number: Counts submissions, from 1.
+        batches: Its batches, as `InFlight.under_way` returns them.
         output: The remote value of its result.
     """
 
@@ -42,9 +60,7 @@ class SentFunction:
     steps: int
     batches: Any
     output: Any
-    on_result: Callable[[Any], None]
-    on_end: Callable[[Any], Callable[[], bool]]
-    explain: Explain
+    handlers: Handlers
 
     @property
     def has_failed(self) -> bool:
@@ -103,7 +119,9 @@ class SentFunctions:
     def explain_failed(self) -> Explain | None:
         """Returns the function that explains the first failure, if there is one."""
         running = (*self._ending, *self.under_way)
-        return next((each.explain for each in running if each.has_failed), None)
+        return next(
+            (each.handlers.explain for each in running if each.has_failed), None
+        )
 
     def clear(self) -> None:
         """Forgets all of them."""

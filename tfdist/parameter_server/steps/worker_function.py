@@ -13,7 +13,7 @@ from tfdist.parameter_server.exchange.narrow import NarrowComputation
 from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
-from tfdist.parameter_server.step_graph.local import LocalSteps
+from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.step_graph.unrolling import copies, is_optimized
@@ -76,7 +76,7 @@ class WorkerFunction:
             entered=entered,
             is_narrow=is_narrow,
         )
-        self._local_steps: LocalSteps | None = None
+        self._local_steps: StepOnCopies | None = None
         self.cached_steps: CachedSteps | None = None
         if caching is not None:
             self.cached_steps = caching(self.step)
@@ -103,13 +103,13 @@ class WorkerFunction:
 
         return run
 
-    def _local(self, strategy: Any) -> LocalSteps:
+    def _local(self, strategy: Any) -> StepOnCopies:
         """Returns the step with copies, and tells the strategy what becomes of them."""
         placed = strategy.extended.placed
         captured = [outside for outside, _ in self.step.function.graph.captures]
         known = placed.of_handles(captured)
         weights = {id(each.handle) for each, _ in known if each.is_weight}
-        local = LocalSteps(self.step, lambda handle: id(handle) in weights)
+        local = StepOnCopies(self.step, lambda handle: id(handle) in weights)
 
         def names(handles: Sequence[Any]) -> list[str]:
             return [name for _, name in placed.of_handles(handles)]

@@ -29,6 +29,7 @@ from tfdist.parameter_server.step_graph.step_graph import StepGraph
 from tfdist.parameter_server.steps.in_flight import InFlight
 from tfdist.parameter_server.steps.metric_sums import MetricSums
 from tfdist.parameter_server.steps.refusals import AsynchronousTrainingError
+from tfdist.parameter_server.steps.sent_functions import Handlers
 from tfdist.parameter_server.steps.tracing import trace_for_workers
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
@@ -167,9 +168,11 @@ class WorkerSteps:
         self._in_flight.submit(
             function,
             argument,
-            self._logs.take,
-            steps,
-            explain=functools.partial(source.explained, argument),
+            Handlers(
+                on_result=self._logs.take,
+                explain=functools.partial(source.explained, argument),
+            ),
+            steps=steps,
         )
 
     def on_batch(self, batch: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfdist.research.model_parallel.graph import LayerGraph
-from tfdist.research.model_parallel.keras_graph import Call, bytes_of, graph_of
+from tfdist.research.model_parallel.keras_graph import LayerCall, bytes_of, graph_of
 
 # The gradients of the inputs and of the weights take as much as the outputs did, each.
 BACKWARD = 2
@@ -39,14 +39,16 @@ def estimate_layers(
         if not number > 0:
             raise ValueError(f"{name} must be positive; received {number!r}")
 
-    def call(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def call(
+        operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> LayerCall:
         found = operation.compute_output_spec(*args, **kwargs)
         # An operation may return its input; each output has to be a tensor of its own.
         outputs = keras.tree.map_structure(
             lambda each: keras.KerasTensor(each.shape, each.dtype), found
         )
         seconds = seconds_of_call(operation, (args, kwargs), outputs, flops, bandwidth)
-        return Call(outputs, seconds, BACKWARD * seconds)
+        return LayerCall(outputs, seconds, BACKWARD * seconds)
 
     def input_of(shape: tuple[int, ...], dtype: str) -> Any:
         return keras.KerasTensor(shape, dtype)

@@ -20,7 +20,7 @@ from tfdist.research.model_parallel.splitting.split import LayerMatrix
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """The output of a layer, and the seconds of its two computations.
 
     None of the output's tensors is one of its inputs.
@@ -31,7 +31,7 @@ class Call:
     backward: float
 
 
-CallLayer = Callable[[Any, tuple[Any, ...], dict[str, Any]], Call]
+CallLayer = Callable[[Any, tuple[Any, ...], dict[str, Any]], LayerCall]
 """Calls an operation with arguments; a layer is one."""
 
 
@@ -155,7 +155,7 @@ class CallGraph:
         operation: Any,
         name: str,
         arguments: Any,
-        called: Call,
+        called: LayerCall,
         matrix: LayerMatrix | None = None,
     ) -> None:
         """Adds a call of an operation; a layer is one."""

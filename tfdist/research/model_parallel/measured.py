@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.research.model_parallel.graph import LayerGraph
-from tfdist.research.model_parallel.keras_graph import Call, graph_of
+from tfdist.research.model_parallel.keras_graph import LayerCall, graph_of
 
 REPEATS = 5
 # Calling a function takes as long as many a layer, so several calls are in one.
@@ -65,7 +65,7 @@ class _Measuring:
 
     def __call__(
         self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
+    ) -> LayerCall:
         kwargs = dict(kwargs)
         if "training" in inspect.signature(operation.call).parameters:
             kwargs["training"] = True
@@ -84,7 +84,7 @@ class _Measuring:
         finally:
             for state, value in zip(states, before, strict=True):
                 state.assign(value)
-        return Call(outputs, *seconds)
+        return LayerCall(outputs, *seconds)
 
     def _measure(
         self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -5,14 +5,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tf_config.whole_file import write_whole
 from tfdist._support.views import bar, render, table_of
-from tfdist._support.whole_file import write_whole
 from tfdist.planning.file import read
 from tfdist.research.model_parallel import file, timeline
 from tfdist.research.model_parallel.devices import Device, Links
 from tfdist.research.model_parallel.graph import LayerGraph
 from tfdist.research.model_parallel.splitting.split import Split
-from tfdist.research.model_parallel.step import Run, simulate
+from tfdist.research.model_parallel.step import SimulatedStep, simulate
 from tfdist.research.model_parallel.timeline import LayerMessage, LayerTask
 from tfdist.research.model_parallel.work import Work
 
@@ -215,5 +215,5 @@ class LayerPlan:
         return tuple(numbers[self.placed[unit]] for unit in self.graph.units)
 
     @functools.cached_property
-    def _run(self) -> Run:
+    def _run(self) -> SimulatedStep:
         return simulate(self._work, self._assignment)

@@ -30,11 +30,11 @@ from tfdist._support.errors import Error
 FORWARD, BACKWARD = "forward", "backward"
 
 
-class ScheduleError(Error, ValueError):
+class PipelineScheduleError(Error, ValueError):
     """A schedule that does not exist: the message says which do."""
 
 
-class Task(NamedTuple):
+class StageTask(NamedTuple):
     """The task of one stage for one microbatch: its `kind`, and a number from 0."""
 
     kind: str
@@ -52,7 +52,7 @@ class PipelineSchedule:
     """
 
     name: str
-    stages: tuple[tuple[Task, ...], ...]
+    stages: tuple[tuple[StageTask, ...], ...]
 
     @property
     def num_stages(self) -> int:
@@ -76,13 +76,13 @@ class PipelineSchedule:
             peak = max(peak, now)
         return peak
 
-    def in_order(self) -> Iterator[tuple[int, Task]]:
+    def in_order(self) -> Iterator[tuple[int, StageTask]]:
         """Yields each stage with each of its tasks, after the task whose result that takes.
 
         >>> print(*(f"{task}@{stage}" for stage, task in gpipe(2, 1).in_order()))
         F0@0 F0@1 B0@1 B0@0
         """
-        ended: set[tuple[int, Task] | None] = {None}
+        ended: set[tuple[int, StageTask] | None] = {None}
         left = [list(tasks) for tasks in self.stages]
         while any(left):
             before = len(ended)
@@ -93,13 +93,13 @@ class PipelineSchedule:
                     yield stage, task
             assert len(ended) > before, f"the tasks of {self.name} wait for each other"
 
-    def _source(self, stage: int, task: Task) -> tuple[int, Task] | None:
+    def _source(self, stage: int, task: StageTask) -> tuple[int, StageTask] | None:
         """Returns the stage and the task whose result a task takes; None for the batch."""
         if task.kind == FORWARD:
             return (stage - 1, task) if stage else None
         if stage + 1 < self.num_stages:
             return stage + 1, task
-        return stage, Task(FORWARD, task.microbatch)
+        return stage, StageTask(FORWARD, task.microbatch)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -117,8 +117,8 @@ def gpipe(num_stages: int, num_microbatches: int) -> PipelineSchedule:
     pipeline parallelism", NeurIPS 2019, section 2.
     """
     _check(num_stages, num_microbatches)
-    forward = tuple(Task(FORWARD, each) for each in range(num_microbatches))
-    backward = tuple(Task(BACKWARD, task.microbatch) for task in reversed(forward))
+    forward = tuple(StageTask(FORWARD, each) for each in range(num_microbatches))
+    backward = tuple(StageTask(BACKWARD, task.microbatch) for task in reversed(forward))
     return PipelineSchedule("gpipe", (forward + backward,) * num_stages)
 
 
@@ -144,12 +144,12 @@ def one_forward_one_backward(
     )
 
 
-def _in_turn(ahead: int, num_microbatches: int) -> tuple[Task, ...]:
-    tasks = [Task(FORWARD, each) for each in range(ahead)]
+def _in_turn(ahead: int, num_microbatches: int) -> tuple[StageTask, ...]:
+    tasks = [StageTask(FORWARD, each) for each in range(ahead)]
     for each in range(num_microbatches):
-        tasks.append(Task(BACKWARD, each))
+        tasks.append(StageTask(BACKWARD, each))
         if each + ahead < num_microbatches:
-            tasks.append(Task(FORWARD, each + ahead))
+            tasks.append(StageTask(FORWARD, each + ahead))
     return tuple(tasks)
 
 
@@ -164,7 +164,7 @@ def make_schedule(
 ) -> PipelineSchedule:
     """Returns the schedule of this name in `SCHEDULES`."""
     if name not in SCHEDULES:
-        raise ScheduleError(
+        raise PipelineScheduleError(
             f"there is no schedule {name!r}: choose one of {', '.join(SCHEDULES)}"
         )
     return SCHEDULES[name](num_stages, num_microbatches)
@@ -173,7 +173,7 @@ def make_schedule(
 def _check(num_stages: int, num_microbatches: int) -> None:
     for what, number in (("stage", num_stages), ("microbatch", num_microbatches)):
         if number < 1:
-            raise ScheduleError(
+            raise PipelineScheduleError(
                 f"a pipeline needs at least one {what}; received {number}"
             )
 

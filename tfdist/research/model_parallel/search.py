@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from tfdist.research.model_parallel.step import Run, simulate
+from tfdist.research.model_parallel.step import SimulatedStep, simulate
 from tfdist.research.model_parallel.work import Assignment, Work
 
 EFFORT = 600_000
@@ -36,7 +36,7 @@ def improve(
     return _Search(work, effort, seed).run(starts)
 
 
-def moves(work: Work, assignment: Sequence[int], run: Run) -> Iterator[Move]:
+def moves(work: Work, assignment: Sequence[int], run: SimulatedStep) -> Iterator[Move]:
     """Yields changes that could make a run faster, the most promising first.
 
     Of what is on the critical path: all that it computes on a device without leaving it;
@@ -72,7 +72,7 @@ def moves(work: Work, assignment: Sequence[int], run: Run) -> Iterator[Move]:
                     yield {u: device, v: assignment[u]}
 
 
-def _path_of(work: Work, run: Run) -> list[int]:
+def _path_of(work: Work, run: SimulatedStep) -> list[int]:
     """Returns the units on the critical path, in its order."""
     n = work.num_nodes
     return [work.unit_of[code % n] for code in run.critical_path() if code >= 0]
@@ -120,7 +120,7 @@ class _Search:
                 best_run, best, fruitless = run, found, 0
         return best
 
-    def _kick(self, best: Assignment) -> tuple[Run, Assignment]:
+    def _kick(self, best: Assignment) -> tuple[SimulatedStep, Assignment]:
         """Moves a few chains or units of the best assignment at random, and descends."""
         kicked = list(best)
         for _ in range(self._random.randint(1, 3)):
@@ -136,8 +136,8 @@ class _Search:
         return self._descend(simulate(self._work, found), found, self._left)
 
     def _descend(
-        self, run: Run, assignment: Assignment, effort: int
-    ) -> tuple[Run, Assignment]:
+        self, run: SimulatedStep, assignment: Assignment, effort: int
+    ) -> tuple[SimulatedStep, Assignment]:
         """Takes the first move that helps, until none does or the effort is spent."""
         end = self._left - effort
         self._left -= run.ended
@@ -149,8 +149,8 @@ class _Search:
         return run, assignment
 
     def _first_better(
-        self, run: Run, assignment: Assignment, end: int
-    ) -> tuple[Run, Assignment] | None:
+        self, run: SimulatedStep, assignment: Assignment, end: int
+    ) -> tuple[SimulatedStep, Assignment] | None:
         for move in moves(self._work, assignment, run):
             changed = list(assignment)
             for unit, device in move.items():

@@ -16,11 +16,11 @@ _MESSAGE = -2
 _NOTHING = -1
 
 
-class Message(NamedTuple):
+class SimulatedTransfer(NamedTuple):
     """A tensor, or the gradient of one, on its way to another device.
 
     It begins to leave at `start` and is there at `arrival`, in seconds. `tensor` is its
-    number in `Work.tensors`, and `cause` what it waited for last, as in `Run.cause`.
+    number in `Work.tensors`, and `cause` what it waited for last, as in a `SimulatedStep`.
     """
 
     source: int
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 @dataclass
-class Run:
+class SimulatedStep:
     """The record of a simulated step, by the numbers of its tasks.
 
     `cause` is what each task waited for last: the number of a task, which sent it
@@ -48,7 +48,7 @@ class Run:
     start: list[float]
     end: list[float]
     cause: list[int]
-    messages: list[Message]
+    messages: list[SimulatedTransfer]
 
     def critical_path(self) -> list[int]:
         """Returns tasks and messages, coded as in `cause`, each waiting for the last."""
@@ -62,7 +62,9 @@ class Run:
         return path[::-1]
 
 
-def simulate(work: Work, assignment: Sequence[int], *, limit: float = math.inf) -> Run:
+def simulate(
+    work: Work, assignment: Sequence[int], *, limit: float = math.inf
+) -> SimulatedStep:
     """Simulates one step of a placed model, or gives up after `limit` seconds of it.
 
     A device computes one task at a time: of those whose inputs are there, the one of
@@ -93,7 +95,7 @@ class _Step:
         self._place = work.preference
         total = work.num_tasks
         self._simulator = Simulator()
-        self._run = Run(
+        self._run = SimulatedStep(
             math.inf, 0, self._device, [0.0] * total, [0.0] * total, [-1] * total, []
         )
         devices = len(work.devices)
@@ -121,7 +123,7 @@ class _Step:
         # The number of gradients that are still to be added up on each device.
         self._open = [each.copy() for _ in range(self._parts) for each in summed]
 
-    def run(self, limit: float) -> Run:
+    def run(self, limit: float) -> SimulatedStep:
         for task, missing in enumerate(self._missing):
             if not missing:
                 heapq.heappush(self._queue_of(task), (self._place[task], task))
@@ -190,7 +192,9 @@ class _Step:
         code = _MESSAGE - len(self._run.messages)
         self._link_last[source][target] = code
         self._run.messages.append(
-            Message(source, target, tensor, back, part, start, over + latency, cause)
+            SimulatedTransfer(
+                source, target, tensor, back, part, start, over + latency, cause
+            )
         )
         self._simulator.after(
             over + latency - now,

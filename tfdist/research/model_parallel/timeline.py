@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist._support import views
-from tfdist.research.model_parallel.step import Run
+from tfdist.research.model_parallel.step import SimulatedStep
 from tfdist.research.model_parallel.work import Work
 
 _FORWARD, _BACKWARD, _SENT = "tab:blue", "tab:orange", "tab:gray"
@@ -62,7 +62,7 @@ class LayerMessage:
     is_critical: bool
 
 
-def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
+def tasks_of(work: Work, run: SimulatedStep) -> tuple[LayerTask, ...]:
     """Returns the tasks of a step, by the time of their start."""
     n, order, critical = work.num_nodes, work.graph.order, set(run.critical_path())
     found = []
@@ -76,7 +76,7 @@ def tasks_of(work: Work, run: Run) -> tuple[LayerTask, ...]:
     return tuple(sorted(found, key=lambda each: (each.start, each.end)))
 
 
-def messages_of(work: Work, run: Run) -> tuple[LayerMessage, ...]:
+def messages_of(work: Work, run: SimulatedStep) -> tuple[LayerMessage, ...]:
     """Returns the messages of a step, in the order of their computation."""
     critical, found = set(run.critical_path()), []
     for number, each in enumerate(run.messages):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdist.consistency.policy import Consistency, for_workers
-from tfdist.research.simulation.gate import Gate
 from tfdist.research.simulation.process import Process, Steps, Store, sleep
-from tfdist.research.simulation.resources import Resource, Resources
+from tfdist.research.simulation.resources import Resources, SharedResource
+from tfdist.research.simulation.simulated_gate import SimulatedGate
 from tfdist.research.simulation.simulator import Event, Simulator
-from tfdist.research.simulation.size import size_of
+from tfdist.research.simulation.size import Size, size_of
 from tfdist.research.simulation.step_cost import CORES, Hosts, Parts, StepCost
 
 # As in `tfdist.parameter_server.steps.in_flight`.
@@ -33,7 +33,7 @@ LINKS = "the links"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """Results of a simulated training run after its warm-up, if it has one.
 
     `dropped` steps had gradients that came too late. `busy` is the share of its
@@ -77,7 +77,7 @@ def simulate(
     steps: int = 0,
     epoch_steps: int = 0,
     seed: int = 0,
-) -> Outcome:
+) -> SimulationResult:
     """Simulates training until that many steps have ended; see `size_of` for 0.
 
     The chief prepares messages ahead. A worker that is free gets the next one with its
@@ -93,10 +93,9 @@ def simulate(
     policy, or if that lets no step start.
     """
     size = size_of(policy, workers, steps)
-    workers, steps = size.workers, size.steps
 
-    def outcome(hosts: Hosts) -> Outcome:
-        return _Training(cost, hosts, workers, policy, steps, epoch_steps, seed).run()
+    def outcome(hosts: Hosts) -> SimulationResult:
+        return _Training(cost, hosts, policy, size, epoch_steps, seed).run()
 
     found = outcome(hosts)
     # The load of other programs counts only if the tasks need all cores.
@@ -113,7 +112,7 @@ class _Counts:
     steps: int = 0
     dropped: int = 0
     lost: dict[str, float] = field(default_factory=dict)
-    used: dict[Resource, float] = field(default_factory=dict)
+    used: dict[SharedResource, float] = field(default_factory=dict)
 
 
 class _Training:
@@ -121,13 +120,13 @@ class _Training:
         self,
         cost: StepCost,
         hosts: Hosts,
-        workers: int,
         policy: Consistency,
-        steps: int,
+        size: Size,
         epoch_steps: int,
         seed: int,
     ) -> None:
-        self._gate = Gate(for_workers(policy, workers))
+        workers, steps = size.workers, size.steps
+        self._gate = SimulatedGate(for_workers(policy, workers))
         # A step that a policy may let wait reads its weights when it starts.
         cost = cost if self._gate.is_free else replace(cost, segments=1)
         self._cost, self._hosts = cost, hosts
@@ -148,7 +147,7 @@ class _Training:
         self._messages = Store()
         self._moving = dict.fromkeys(self._parts.resources, 0)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         Process(self._simulator, self._chief())
         for worker in range(self._workers):
             Process(self._simulator, self._worker(worker))
@@ -160,7 +159,7 @@ class _Training:
                 f"steps of {self._workers} workers"
             )
         seconds = now.time - warm.time
-        return Outcome(
+        return SimulationResult(
             steps=now.steps - warm.steps,
             dropped=now.dropped - warm.dropped,
             seconds=seconds,
@@ -252,7 +251,7 @@ class _Training:
         yield event
         yield from steps
 
-    def _move(self, amount: float, uses: Mapping[Resource, float]) -> Steps:
+    def _move(self, amount: float, uses: Mapping[SharedResource, float]) -> Steps:
         """Moves bytes between a worker and the chief, or all ps."""
         # The worker's own link is a limit, and not a resource: nobody else uses it. Its
         # burst passes another link at once only if that is idle too.
@@ -265,7 +264,9 @@ class _Training:
         for each in uses:
             self._moving[each] -= 1
 
-    def _do(self, amount: float, uses: Mapping[Resource, float], limit: float) -> Steps:
+    def _do(
+        self, amount: float, uses: Mapping[SharedResource, float], limit: float
+    ) -> Steps:
         """Runs a part of a step, and notes how much longer it took than alone."""
         began = self._simulator.now
         amount *= self._factor()

@@ -17,7 +17,7 @@ from tfdist.research.simulation.step_cost import Hosts, StepCost
 
 
 @dataclass(frozen=True)
-class Changes:
+class JobChanges:
     """Differences of the predicted job from the measured one; None: as measured.
 
     With `num_ps`, the bytes are evenly on that many ps, as a plan places them. With
@@ -62,7 +62,7 @@ class Changes:
         return hosts
 
 
-AS_MEASURED = Changes()
+AS_MEASURED = JobChanges()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Curve:
 def predict(
     measured: Speedup,
     policy: str,
-    changes: Changes = AS_MEASURED,
+    changes: JobChanges = AS_MEASURED,
     *,
     up_to: int = 0,
     steps: int = 0,

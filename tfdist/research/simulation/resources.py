@@ -12,7 +12,7 @@ from tfdist.research.simulation.simulator import Event, Simulator, Timer
 _ROUNDING = 1e-12
 
 
-class Resource:
+class SharedResource:
     """Something that activities share: the cores of a host, one direction of a link.
 
     Its capacity is what it offers per second: cores (CPU seconds), or bytes; `used` is
@@ -29,13 +29,13 @@ class Resource:
         self.used = 0.0
 
 
-_Key = tuple[float, frozenset[tuple[Resource, float]]]
+_Key = tuple[float, frozenset[tuple[SharedResource, float]]]
 
 
 class _Group:
     """Activities that use the same in the same way, and so progress equally."""
 
-    def __init__(self, uses: dict[Resource, float], limit: float) -> None:
+    def __init__(self, uses: dict[SharedResource, float], limit: float) -> None:
         self.uses = uses
         self.limit = limit
         self.progress = 0.0
@@ -59,7 +59,7 @@ class Resources:
     limit are one group.
 
     >>> simulator = Simulator()
-    >>> resources, link = Resources(simulator), Resource("link", 100.0)
+    >>> resources, link = Resources(simulator), SharedResource("link", 100.0)
     >>> first, second = resources.run(100.0, {link: 1}), resources.run(300.0, {link: 1})
     >>> first.then(lambda _: print(simulator.now))
     >>> second.then(lambda _: print(simulator.now))
@@ -76,7 +76,7 @@ class Resources:
     def run(
         self,
         amount: float,
-        uses: Mapping[Resource, float],
+        uses: Mapping[SharedResource, float],
         limit: float = math.inf,
     ) -> Event:
         """Starts an activity, and returns the event of its end.
@@ -107,9 +107,9 @@ class Resources:
             len(group.ends) for pool in self._apart() for group in pool.groups.values()
         )
 
-    def rates(self) -> dict[Resource, float]:
+    def rates(self) -> dict[SharedResource, float]:
         """Returns the present use of each resource per second."""
-        taken: dict[Resource, float] = {}
+        taken: dict[SharedResource, float] = {}
         for pool in self._apart():
             pool.share()
             for group in pool.busy():
@@ -119,7 +119,7 @@ class Resources:
         return taken
 
     def advance(self) -> None:
-        """Brings `Resource.used` up to the present time."""
+        """Brings `SharedResource.used` up to the present time."""
         for pool in self._apart():
             pool.advance()
 
@@ -222,7 +222,7 @@ class _Pool:
             ]
             group.rate = min([group.limit, *rates])
             return
-        numbers: dict[Resource, int] = {}
+        numbers: dict[SharedResource, int] = {}
         for group in busy:
             for resource in group.uses:
                 numbers.setdefault(resource, len(numbers))

@@ -19,7 +19,7 @@ _CHANGES = ("update_state", "reset_state")
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """The metric that a log comes from.
 
     Attributes:
@@ -51,7 +51,7 @@ class MetricResults:
         known = {id(each) for each in self._metrics}
         every = keras.Layer.metrics.fget(model)
         self._left_out = [each for each in every if id(each) not in known]
-        self._returned: list[tuple[Any, Source, int]] = []
+        self._returned: list[tuple[Any, LogSource, int]] = []
 
     def __enter__(self) -> "MetricResults":
         for metric in self._metrics:
@@ -77,7 +77,7 @@ class MetricResults:
         for metric in self._left_out:
             vars(metric).pop("update_state", None)
 
-    def source_of(self, log: Any) -> Source | None:
+    def source_of(self, log: Any) -> LogSource | None:
         """Returns the metric that returned this very object, or None."""
         found = (source for value, source, _ in self._returned if value is log)
         return next(found, None)
@@ -85,7 +85,7 @@ class MetricResults:
     def _noting(self, metric: Any, compute: Any) -> Any:
         def result() -> Any:
             returned = compute()
-            self._note(returned, Source(metric))
+            self._note(returned, LogSource(metric))
             return returned
 
         return result
@@ -103,10 +103,10 @@ class MetricResults:
 
         return changing
 
-    def _note(self, returned: Any, source: Source) -> None:
+    def _note(self, returned: Any, source: LogSource) -> None:
         if isinstance(returned, Mapping):
             for key, value in returned.items():
-                self._note(value, Source(source.metric, (*source.keys, key)))
+                self._note(value, LogSource(source.metric, (*source.keys, key)))
         else:
             self._returned.append((returned, source, threading.get_ident()))
 

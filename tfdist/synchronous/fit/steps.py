@@ -153,7 +153,7 @@ class ReplicaSteps(ModelFunctions):
         # A model's `metrics` may leave some of its metrics out: a layer's has all.
         metrics = [*self.model.metrics, *keras.Layer.metrics.fget(self.model)]
         step.sums([variable for metric in metrics for variable in metric.variables])
-        with step.drawing():
+        with step.own_seed.drawing():
             logs = flat_logs(self._step(batch))
         is_traced = not (step.is_rehearsal or tf.executing_eagerly())
         if is_traced:

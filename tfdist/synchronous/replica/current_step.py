@@ -125,7 +125,7 @@ def exchanging() -> Iterator[None]:
     step.check_can_exchange()
     with _tf.keeping_losses(step.model):
         yield
-    step.draws_again()
+    step.own_seed.draw_again()
 
 
 def has_reduced_gradients() -> bool:

@@ -12,9 +12,8 @@ from tfdist._support.errors import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
+from tfdist.synchronous.replica.own_seed import OwnSeed
 
-# More than programs count seeds.
-_SEEDS_APART = 1_000_003
 # The kinds of what is computed from the states of metrics.
 _OF_STATES = INDIVISIBLE | {Reduction.SUM, Reduction.OTHER}
 
@@ -59,6 +58,7 @@ class ReplicaStep:
         reduced: The results of reductions that are not tfdist's own, with the
             `tf.distribute.ReduceOp` and the kind of what was reduced.
         token: What the next exchange that a tape may go back through depends on.
+        own_seed: The seed from which the replica draws numbers.
     """
 
     replica: tf.Tensor
@@ -89,7 +89,7 @@ class ReplicaStep:
     def __post_init__(self) -> None:
         self._function = function_being_traced()
         self._graph = tf.compat.v1.get_default_graph()
-        self._seed: int | None = None
+        self.own_seed = OwnSeed(self.replica)
         self.token = tf.zeros([])
         self._given: dict[Any, Reduction] = {}
         self._states: set[int] = set()
@@ -193,29 +193,6 @@ class ReplicaStep:
         # What a branch of a condition computes is not known outside of it.
         if getattr(token, "graph", None) is getattr(self.token, "graph", None):
             self.token = token
-
-    @contextlib.contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Draws TensorFlow's random numbers from a seed of this replica.
-
-        With `tf.random.set_seed`, they would draw the same numbers on each. The first one
-        draws those of one process.
-        """
-        graph = tf.compat.v1.get_default_graph()
-        before, replica = graph.seed, tf.get_static_value(self.replica)
-        if before is None or replica is None:
-            yield
-            return
-        self._seed = graph.seed = before + int(replica) * _SEEDS_APART
-        try:
-            yield
-        finally:
-            graph.seed = before
-
-    def draws_again(self) -> None:
-        """Takes up its own seed, after other replicas have been traced."""
-        if self._seed is not None:
-            tf.compat.v1.get_default_graph().seed = self._seed
 
     def kind_of(self, tensor: tf.Tensor) -> Reduction:
         """Returns how a number of this replica relates to the whole batch's."""

@@ -13,7 +13,7 @@ from tfdist import _tf
 from tfdist.research.model_parallel.devices import Link, Links
 from tfdist.research.model_parallel.estimated import BACKWARD, seconds_of_call
 from tfdist.research.model_parallel.graph import LayerGraph
-from tfdist.research.model_parallel.keras_graph import Call, CallGraph
+from tfdist.research.model_parallel.keras_graph import CallGraph, LayerCall
 from tfdist.research.model_parallel.pipeline.chain import OUTPUTS
 
 ROWS = 32
@@ -71,10 +71,10 @@ def graph_of_calls(functional: Any, nodes: Sequence[Any], speed: Speed) -> Layer
     calls = CallGraph(rows=ROWS)
     for at, node in enumerate(nodes):
         seconds = ROWS * _seconds(node, speed)
-        called = Call(node.outputs, seconds, BACKWARD * seconds)
+        called = LayerCall(node.outputs, seconds, BACKWARD * seconds)
         name = f"{at} {node.operation.name}"
         calls.add(node.operation, name, node.input_tensors, called)
-    calls.add(None, OUTPUTS, functional.outputs, Call((), 0.0, 0.0))
+    calls.add(None, OUTPUTS, functional.outputs, LayerCall((), 0.0, 0.0))
     return calls.graph()
 
 

@@ -32,7 +32,7 @@ from tfdist.research.model_parallel.pipeline.tasks import Tasks
 from tfdist.research.model_parallel.schedule import (
     FORWARD,
     Active,
-    Task,
+    StageTask,
     active,
     make_schedule,
 )
@@ -136,7 +136,7 @@ class StaleSteps:
             self._functions[key] = StageFunction(device, compute)
         return self._functions[key]
 
-    def _of_kind(self, stage: int, is_forward: bool) -> Iterator[Task]:
+    def _of_kind(self, stage: int, is_forward: bool) -> Iterator[StageTask]:
         for task in self._tasks_of[stage]:
             if (task.kind == FORWARD) == is_forward:
                 yield task

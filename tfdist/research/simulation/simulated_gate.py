@@ -2,16 +2,16 @@
 
 from tfdist.consistency.combinations import is_free
 from tfdist.consistency.policy import Consistency
-from tfdist.consistency.schedule import Released, Schedule
+from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.research.simulation.simulator import Event
 
 
-class Gate:
+class SimulatedGate:
     """Releases the workers as the policy's schedule says."""
 
     def __init__(self, policy: Consistency) -> None:
         self.policy = policy
-        self._schedule = Schedule(policy)
+        self._schedule = StepSchedule(policy)
         self._waiting: dict[int, Event] = {}
         self._count = self._sum = 0
         self.max_staleness = 0

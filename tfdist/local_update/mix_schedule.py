@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-class Rounds:
+class MixSchedule:
     """Counts local steps, and says which fragment of the model to mix after each.
 
     A round has H steps. With F fragments, number f is mixed after the first (f+1)H/F of
@@ -20,7 +20,7 @@ class Rounds:
     2501.18512: fragment p is sent every H steps, from an offset of its own. Equal distances
     between offsets give each mix as much time as any other.
 
-    >>> rounds = Rounds(4, fragments=2)
+    >>> rounds = MixSchedule(4, fragments=2)
     >>> [rounds.step() for _ in range(7)]
     [None, 0, None, 1, None, 0, None]
     >>> rounds.close(), rounds.close()
@@ -58,7 +58,7 @@ class Rounds:
     def place(self) -> list[int]:
         """The position in a round: its step, and each fragment's steps since its mix.
 
-        >>> rounds, other = Rounds(4), Rounds(4)
+        >>> rounds, other = MixSchedule(4), MixSchedule(4)
         >>> _ = rounds.step(), rounds.step(), rounds.step()
         >>> other.place = rounds.place
         >>> rounds.step(), other.step(), other.place

@@ -35,7 +35,7 @@ def locate(
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """Splits a whole value into shards, and joins shards.
 
     Attributes:
@@ -100,9 +100,9 @@ class Layout:
 
 def layout_of(
     partition: Partition, partition_strategy: str, name: str = "the variable"
-) -> Layout:
+) -> ShardLayout:
     """Returns the layout for a partition strategy, `"div"` or `"mod"`."""
     try:
-        return Layout(partition, partition_strategy)
+        return ShardLayout(partition, partition_strategy)
     except PartitionError as error:
         raise PartitionError(f"{name}: {error}") from None

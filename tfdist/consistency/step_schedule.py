@@ -23,7 +23,7 @@ class Released:
     updated: bool = False
 
 
-class Schedule:
+class StepSchedule:
     """The steps of a cluster under a policy.
 
     A worker's step `arrive`s, is `computed`, and has `finished` once it is written. In
@@ -31,7 +31,7 @@ class Schedule:
     that wait to write the oldest first, then those that wait to start, in their order.
 
     >>> from tfdist.consistency.bounded_staleness import BoundedStaleness
-    >>> one_by_one = Schedule(BoundedStaleness(0))
+    >>> one_by_one = StepSchedule(BoundedStaleness(0))
     >>> one_by_one.arrive(0).started, one_by_one.arrive(1).started
     ([0], [])
     >>> one_by_one.computed(0).written

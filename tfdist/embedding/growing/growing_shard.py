@@ -14,12 +14,12 @@ from tfdist.embedding.growing.hash_table import ABSENT, HashTable
 from tfdist.embedding.growing.reserved import Reserved
 from tfdist.variables.resources import Numbers, Resource
 
-# In `Shard._state`: of rows, how many were ever used (with that of absent ids) and how many
+# In `_state`: of rows, how many were ever used (with that of absent ids) and how many
 # of these are free; of ids, how many got a row, did not as all were used, and lost theirs.
 _USED, _FREE = range(2)
 
 
-class Shard:
+class GrowingShard:
     """Finds the rows of ids on one ps, and creates those that are missing.
 
     An id is in the index only once its row is complete, so that finding needs no lock. What

@@ -26,7 +26,7 @@ _MOMENT = 0.02  # seconds
 
 
 @dataclass(frozen=True)
-class Link:
+class Impairment:
     """The impairment of a task's link.
 
     Attributes:
@@ -39,9 +39,9 @@ class Link:
     rate: float = float("inf")
     is_cut: bool = False
 
-    def __add__(self, other: "Link") -> "Link":
+    def __add__(self, other: "Impairment") -> "Impairment":
         """Combines two links in series."""
-        return Link(
+        return Impairment(
             self.delay + other.delay,
             min(self.rate, other.rate),
             self.is_cut or other.is_cut,
@@ -53,7 +53,7 @@ def through(addresses: str) -> str:
     return addresses.replace(_LOOPBACK, HOST)
 
 
-class Links:
+class ImpairedLinks:
     """Forwards the traffic between tasks while the context is active.
 
     Args:
@@ -69,17 +69,17 @@ class Links:
     ) -> None:
         self._ports = dict(ports)
         self._tasks = tasks
-        self._faults: dict[str, list[Link]] = {name: [] for name in self._ports}
+        self._faults: dict[str, list[Impairment]] = {name: [] for name in self._ports}
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links")
 
-    def impair(self, task: str, link: Link) -> Callable[[], None]:
+    def impair(self, task: str, link: Impairment) -> Callable[[], None]:
         """Impairs the link of a task; returns a function that repairs it."""
         self._faults[task].append(link)
         return lambda: self._faults[task].remove(link)
 
-    def __enter__(self) -> "Links":
+    def __enter__(self) -> "ImpairedLinks":
         self._thread.start()
         try:
             for name in self._ports:
@@ -124,13 +124,15 @@ class Links:
         # The lookup takes a while, and the caller's connection may time out.
         caller = asyncio.ensure_future(asyncio.to_thread(self._who_has, port))
 
-        def link() -> Link:
+        def link() -> Impairment:
             if not any(self._faults.values()):
-                return Link()
+                return Impairment()
             if not caller.done():
-                return Link(is_cut=True)
+                return Impairment(is_cut=True)
             ends = [name, *caller.result()]
-            return sum((fault for end in ends for fault in self._faults[end]), Link())
+            return sum(
+                (fault for end in ends for fault in self._faults[end]), Impairment()
+            )
 
         with contextlib.closing(writer):
             await _until_open(link)
@@ -177,7 +179,7 @@ def _has_open(pid: int, target: str) -> bool:
 async def _forward(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    link: Callable[[], Link],
+    link: Callable[[], Impairment],
 ) -> None:
     loop = asyncio.get_running_loop()
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_UNDER_WAY)
@@ -214,6 +216,6 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _until_open(link: Callable[[], Link]) -> None:
+async def _until_open(link: Callable[[], Impairment]) -> None:
     while link().is_cut:
         await asyncio.sleep(_MOMENT)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 
-class Fragment:
+class GraphFragment:
     """A `GraphDef` whose inputs are given when it is added to a function."""
 
     def __init__(self, definition: Any, inputs: Sequence[str]) -> None:
