@@ -143,7 +143,7 @@ def test_blocks_have_a_language_and_true_marks():
 
 
 def check_block(block):
-    assert block.language in {"python", "sh", "text", "yaml", "mermaid"}, block
+    assert block.language in {"diff", "python", "sh", "text", "yaml", "mermaid"}, block
     kind, _, what = block.mark.partition(": ")
     if kind == "run by":
         assert block.page.name in (ROOT / what).read_text(), what
