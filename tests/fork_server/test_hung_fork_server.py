@@ -58,6 +58,7 @@ class Twice:
     """Starts two processes; the next one cannot be started."""
 
     pids = ()
+    hears_reports = True
 
     def __init__(self):
         self.left = 2
