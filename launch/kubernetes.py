@@ -180,7 +180,13 @@ def _job(
     counts: dict[str, int],
     has_policy: bool,
 ) -> KubernetesJob:
-    asked = [values[each].serialize() for each in _INSIDE if values[each].present]
+    # The pod finds the script, and must not count other tasks than there are pods.
+    asked = [f"--num_ps={counts['ps']}", f"--{'' if counts['chief'] else 'no'}chief"]
+    asked += [
+        values[each].serialize()
+        for each in _INSIDE
+        if values[each].present and each not in ("num_ps", "chief")
+    ]
     if not has_policy and values.pod_failure_policy is None:
         asked.append("--nopod_failure_policy")
     if not values["grace_period"].present:

@@ -48,16 +48,11 @@ _MENTION = re.compile(
 )
 
 
-def listing(package: str = "") -> str:
-    """Returns a line for each command: how it is typed, and what it does.
-
-    Args:
-        package: Lists the commands of this package, as `python -m` runs them. Without it,
-            all of them, as the console command runs them.
-    """
+def listing(package: str) -> str:
+    """Returns a line for each command of a package, as `python -m` runs it."""
     lines = {
-        f"python -m {module}" if package else f"{CONSOLE} {name}": summary
-        for name, (module, summary) in COMMANDS.items()
+        f"python -m {module}": summary
+        for module, summary in COMMANDS.values()
         if module.startswith(package)
     }
     width = max(map(len, lines))

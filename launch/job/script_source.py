@@ -90,8 +90,11 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
         return asked
     if imports_any(program, [ESTIMATOR_MODULE]):
         return EVERY_TASK
-    named = strategies_of(program)
-    return COORDINATOR if named and named <= STRATEGIES_OF_CHIEF else AUTO
+    return COORDINATOR if _runs_on_chief(strategies_of(program)) else AUTO
+
+
+def _runs_on_chief(named: frozenset[str]) -> bool:
+    return bool(named) and named <= STRATEGIES_OF_CHIEF
 
 
 def num_ps_of(program: Program, asked: str = AUTO) -> tuple[int, str]:
@@ -106,12 +109,13 @@ def num_ps_of(program: Program, asked: str = AUTO) -> tuple[int, str]:
     """
     named = strategies_of(program)
     has_ps = named & STRATEGIES_WITH_PS
-    is_estimator = imports_any(program, [ESTIMATOR_MODULE])
-    if not named or is_estimator or (has_ps and named != has_ps):
+    if not named or (has_ps and named != has_ps):
+        return DEFAULT_PS, ""
+    if imports_any(program, [ESTIMATOR_MODULE]):
         return DEFAULT_PS, ""
     num_ps = DEFAULT_PS if has_ps else 0
     chosen = f"--num_ps={num_ps}"
-    if asked == AUTO and kind_of_script(program) == COORDINATOR:
+    if asked == AUTO and _runs_on_chief(named):
         chosen += f" --program={COORDINATOR}"
     return num_ps, f"{program.script} uses {' or '.join(sorted(named))}: {chosen}"
 

@@ -305,6 +305,27 @@ def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
     assert {*values} - {*kubernetes._INSIDE} == here
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    ["MultiWorkerMirroredStrategy", "ParameterServerStrategy", "RingStrategy"],
+)
+@pytest.mark.parametrize("flags", [[], ["--num_ps=0"], ["--num_ps=0", "--chief"]])
+def test_a_script_that_only_the_image_has_changes_no_counts(
+    strategy, flags, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    values, program = kubernetes.command_line.parse(
+        ["x", "--image=x", *flags, "train.py"], kubernetes._define_flags(), ""
+    )
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
+    job = kubernetes._job(values, program, "mine", counts, True)
+    (tmp_path / "train.py").write_text(f"import tfdist\ntfdist.{strategy}()\n")
+    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
+        assert kubernetes.main(job.pods.command[2:]) == 5
+    assert run.call_args[0][0] == kubernetes._layout("mine", counts)
+
+
 def test_a_dry_run_prints_objects(capsys):
     command = ["launch.kubernetes", "--dry_run", "--image=x", "--name=mine"]
     flags = ["--num_ps=3", "--cpus_per_ps=2", "--memory_per_worker=4Gi"]
