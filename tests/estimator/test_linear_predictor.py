@@ -148,7 +148,7 @@ def test_on_a_cluster(tmp_path, one_by_one, how):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--on=processes"], "needs a cluster: python -m launch.local"),
+        (["--on=processes"], "needs a cluster: tfdist local"),
         (["--workers=2"], "workers is for several threads, not for --how=sequential"),
         (["--max_staleness=2"], "max_staleness is for --how=bounded, not for"),
         (["--batch_size=100"], "batch_size=100 must divide --examples=8192"),

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, mlp
+from models import assert_alike, compiled, mlp
 
 import launch
 import tf_config
@@ -201,13 +201,41 @@ def test_run_eagerly(regression, as_in_the_table):
 
 @pytest.mark.feature(
     "`jit_compile=True`",
-    "no",
-    "a step spans several devices",
-    synchronous=("approximate", "trains without XLA"),
+    "yes",
+    rounds=("no", "steps wait for their turn in a loop"),
+    synchronous=("no", "replicas exchange within a step"),
 )
 def test_jit_compile(regression, as_in_the_table):
     words = "jit_compile=True.*jit_compile=False"
     as_in_the_table(lambda: mlp(jit_compile=True), regression, words)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.steps_write
+@pytest.mark.parametrize("what", ["uses variables", "draws", "NumpyFunction|PyFunc"])
+def test_xla_cannot_compile_what_a_worker_computes(strategy, regression, what):
+    class Layer(layers.Layer):
+        def call(self, x):
+            if what == "uses variables":
+                return tf.cond(tf.size(x) > 0, lambda: dense(x), lambda: x[:, :1])
+            if what == "draws":
+                return tf.cond(
+                    tf.size(x) > 0, lambda: x + tf.random.normal([]), lambda: x
+                )
+            return tf.ensure_shape(tf.numpy_function(np.abs, [x], x.dtype), x.shape)
+
+    with strategy.scope():
+        dense = layers.Dense(1)
+        dense.build((None, 4))
+        own = Layer()
+        own.dense = dense
+        model = keras.Sequential([keras.Input((4,)), own, layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+    before = model.get_weights()
+    words = f"({what})(.|\n)*jit_compile=False"
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=words):
+        model.fit(*regression, verbose=0)
+    assert_alike(model.get_weights(), before)
 
 
 @pytest.mark.feature(

@@ -90,6 +90,24 @@ def test_the_value_of_a_split_weight_goes_to_the_worker_only(
     assert crossings(sent.functions[0].graph) <= 4
 
 
+@pytest.mark.parametrize("model", [mlp, cnn])
+def test_xla_compiles_what_the_worker_computes(strategy, sent, model):
+    ours, alone = trained_beside_one_process(
+        strategy,
+        model,
+        lambda: keras.optimizers.SGD(0.1),
+        *positions(10 * BATCH),
+        BATCH,
+        jit_compile=True,
+    )
+    assert_alike(ours.get_weights(), alone.get_weights(), atol=1e-5)
+    graph = sent.functions[0].graph
+    calls = [op for op in graph.get_operations() if _tf.is_compiled(op)]
+    assert len(calls) == 10
+    kernels = {"MatMul", "Conv2D", "Relu", "ReluGrad", "BiasAdd", "While"}
+    assert kernels.isdisjoint(op.type for op in graph.get_operations())
+
+
 def test_gradients_on_slow_links_are_sent_one_after_the_other(
     strategy, sent, monkeypatch
 ):

@@ -3,11 +3,13 @@
 import itertools
 import threading
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdist import _tf
 from tfdist.local_update import mixing
 from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.message import (
@@ -18,6 +20,7 @@ from tfdist.local_update.message import (
     message_of,
 )
 from tfdist.local_update.messenger import GivenUpError, OutOfStepError
+from tfdist.local_update.steps import LocalFunction
 
 from ..support.deadline import DEADLINE
 from .mailboxes_in_memory import Crew, Dies
@@ -278,3 +281,20 @@ def test_a_worker_that_does_something_else_mixes_with_nobody(ends_early, others)
     found = Crew(3).run(run)
     for words in found.values():
         assert "All workers must take equally many steps" in words
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_xla_compiles_a_local_step_if_it_is_told_to(is_compiled):
+    def step(x):
+        return 2 * x
+
+    model = keras.Sequential()
+    model.compile("sgd", jit_compile=is_compiled)
+    doubled = LocalFunction(model, step)
+    for rows in (2, 3):
+        np.testing.assert_array_equal(
+            doubled.on_batch(np.ones([rows, 1])), [[2.0]] * rows
+        )
+    (called,) = doubled._traced.values()
+    calls = called.get_concrete_function().graph.get_operations()
+    assert any(map(_tf.is_compiled, calls)) is is_compiled

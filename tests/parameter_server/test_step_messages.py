@@ -1,5 +1,6 @@
 """Which tensors of a step travel together: properties of any graph."""
 
+import graphlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.parameter_server.step_graph import messages
+from tfdist.parameter_server.step_graph.compiling import turns
 from tfdist.parameter_server.step_graph.messages import Node, TaskMessage
 
 TASKS = ("worker", "ps:0", "ps:1", "ps:2")
@@ -125,6 +127,23 @@ def test_relays_change_nothing_but_the_way(nodes: list[Node]) -> None:
     run(relayed, sent)
     assert len(sent) <= len(messages.messages(nodes))
     assert {node.name for node in nodes} <= {node.name for node in relayed}
+
+
+@given(graphs())
+def test_no_call_that_is_compiled_waits_for_itself(nodes: list[Node]) -> None:
+    compiled = {node.name for node in nodes if node.task == "worker"}
+    calls = turns(nodes, compiled)
+    assert sorted(name for call in calls for name in call) == sorted(compiled)
+    call_of = {name: str(i) for i, call in enumerate(calls) for name in call}
+    waits: dict[str, set[str]] = {}
+    for node in nodes:
+        here = call_of.get(node.name, node.name)
+        sources = [*(name for name, _ in node.inputs), *node.after]
+        outside = {call_of.get(each, each) for each in sources} - {here}
+        waits.setdefault(here, set()).update(outside)
+    list(
+        graphlib.TopologicalSorter(waits).static_order()
+    )  # Raises if there is a cycle.
 
 
 @given(graphs(), st.data())

@@ -21,7 +21,8 @@ class LocalFunction:
 
     def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
         self._model = model
-        self._step = step
+        # As one process does: nothing is exchanged within a step.
+        self._step = tf.function(step, jit_compile=True) if model.jit_compile else step
         self._traced: dict[str, Callable[..., Any]] = {}
 
     def on_batch(self, batch: Any) -> Any:

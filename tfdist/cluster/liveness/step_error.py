@@ -24,6 +24,7 @@ _AFTER_THE_REASON = re.compile(
     r"\n\t \[\[|\nAdditional GRPC error|\n:UNKNOWN:| \[Op:|\n\nOriginal stack trace"
 )
 _NOT_REGISTERED = re.compile("Op type not registered '([^']+)'")
+_COMPILING = re.compile("trying to compile graph|Stack trace for op definition")
 _NO_FRAMES = "<stack traces unavailable>"
 # Several operations failed: the first that was not cancelled is the cause.
 _SEVERAL = re.compile(
@@ -73,7 +74,9 @@ def shortened(error: tf.errors.OpError, of_shapes: str = "") -> tf.errors.OpErro
 
 
 def _with_remedy(message: str) -> str:
-    """Returns a message, or a better one of an operation that a server does not know."""
+    """Returns a message, or a better one if a server or XLA lacks an operation."""
+    if _COMPILING.search(message):
+        return f"{message}\n  Or compile the model with jit_compile=False: XLA compiles this step"
     if not (found := _NOT_REGISTERED.search(message)):
         return message
     return (

@@ -14,6 +14,7 @@ from tfdist.graph.used_inputs import without_unused_handles
 from tfdist.parameter_server.exchange.narrow import is_narrowed
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
+from tfdist.parameter_server.step_graph.compiling import with_compiled_calls
 from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.parameter_server.step_graph.messages import TaskMessage
@@ -43,6 +44,7 @@ class StepGraph:
         not_copied: The types of its operations because of which a function may have it
             only once.
         seeded: The types of its operations that draw without the seed they were given.
+        is_compiled: Whether XLA compiles what its worker computes; set before it is added.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class StepGraph:
             self.homes |= dict.fromkeys((each.op.name for each in slot), gate.device)
             # The last turn: TensorFlow traces a function again that creates variables.
             order_reads_and_writes(graph, self.homes, turns[-1], gate.device)
+        self.is_compiled = False
         self._entered = entered()
         self._strategy = strategy
         self._narrow = self._large_weights() if is_narrow else set()
@@ -112,7 +115,10 @@ class StepGraph:
     @functools.cached_property
     def _fragment(self) -> GraphFragment:
         inputs = [each.name for each in self.function.inputs]
-        return GraphFragment(self._packed.definition, inputs)
+        definition = self._packed.definition
+        if self.is_compiled:
+            with_compiled_calls(definition, self.function.graph)
+        return GraphFragment(definition, inputs)
 
     @property
     def messages(self) -> tuple[TaskMessage, ...]:

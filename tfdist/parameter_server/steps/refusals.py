@@ -13,9 +13,14 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
 from tfdist._support.errors import RefusalError
+from tfdist.consistency.asynchronous import Asynchronous
+from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.graph.draws import RANDOM
+from tfdist.graph.functions import all_nodes
 from tfdist.keras import captures
 from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
+from tfdist.parameter_server.exchange.policies import keeps_values
 from tfdist.parameter_server.step_graph.step_graph import is_checked_later
 from tfdist.parameter_server.steps.mixed_writes import (
     is_added_to_and_set,
@@ -93,11 +98,6 @@ def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
             "run_eagerly=True would run every step on the chief, in Python, and none "
             "on a worker. Compile the model with run_eagerly=False, or debug it without "
             "the strategy first"
-        )
-    if model.jit_compile:
-        raise AsynchronousTrainingError(
-            "jit_compile=True compiles a step for one device, but under this strategy a "
-            "step spans a worker and the ps. Compile the model with jit_compile=False"
         )
     for layer in _tf.flatten_layers(model):
         _check_layer(layer)
@@ -184,6 +184,51 @@ def check_compiled(graph: Any) -> None:
             )
         for called in _tf.graphs_called(op):
             check_compiled(called)
+
+
+def check_can_be_compiled(graph: Any, strategy: Any) -> None:
+    """Checks that XLA can compile what a worker computes in a step.
+
+    Several steps between two exchanges unpack their batches in a loop, and steps in rounds
+    wait for their turn in one.
+
+    XLA compiles no loop, branch or function that uses a variable of the ps, or draws from a
+    stream of random numbers, which would begin anew on each worker, the same on all.
+
+    Raises:
+        AsynchronousTrainingError: If the step has one.
+    """
+    remedy = None
+    if strategy.exchange.steps != 1 or keeps_values(strategy.exchange):
+        remedy = f"exchange={strategy.exchange!r}", "exchange=tfdist.Every(1)"
+    if not isinstance(strategy.consistency, Asynchronous | BoundedStaleness):
+        remedy = (
+            f"consistency={strategy.consistency!r}",
+            "consistency=tfdist.Asynchronous()",
+        )
+    if remedy:
+        raise AsynchronousTrainingError(
+            f"jit_compile=True, and {remedy[0]}: XLA compiles the worker's part of one step, "
+            f"which must not wait for others. Use {remedy[1]}, or compile the model with "
+            "jit_compile=False"
+        )
+    for op in graph.get_operations():
+        calls = list(_tf.graphs_called(op))
+        what = "draws numbers from a stream" if any(map(_draws, calls)) else ""
+        if calls and tf.resource in [each.dtype for each in op.inputs]:
+            what = "uses variables of the ps"
+        if op.type in ("Unique", "UniqueV2", "Where"):
+            what = "has as many rows as only a batch tells"
+        if what:
+            raise AsynchronousTrainingError(
+                f"jit_compile=True, and {op.name} ({op.type}) of the step {what}"
+                f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. Read and draw "
+                "before it, or compile the model with jit_compile=False"
+            )
+
+
+def _draws(graph: Any) -> bool:
+    return any(node.op in RANDOM for node in all_nodes(graph.as_graph_def()))
 
 
 def check_captures(function: Any, model: Any) -> None:

@@ -12,7 +12,11 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
-from tfdist.parameter_server.steps.refusals import check_captures, check_sets
+from tfdist.parameter_server.steps.refusals import (
+    check_can_be_compiled,
+    check_captures,
+    check_sets,
+)
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
@@ -22,8 +26,8 @@ def trace_for_workers(
     """Returns the result of `make` for a model, whose tables the workers have by then.
 
     Raises:
-        AsynchronousTrainingError: If the step uses something that only the chief has, or
-            sets what other workers add to.
+        AsynchronousTrainingError: If the step uses something that only the chief has, sets
+            what other workers add to, or has XLA compile what it cannot.
     """
     # Before the trace, which captures the tables that there are.
     _give_tables(model)
@@ -33,6 +37,9 @@ def trace_for_workers(
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
     check_sets(function.step.function.graph, strategy, model)
+    if model.jit_compile:
+        check_can_be_compiled(function.step.function.graph, strategy)
+        function.step.is_compiled = True
     return function
 
 

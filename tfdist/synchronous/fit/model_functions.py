@@ -13,6 +13,7 @@ from tfdist.keras.building import trace_with_state
 from tfdist.peers.input import ShardedIterator
 from tfdist.peers.shares import naming_unequal_data, row_count
 from tfdist.synchronous.fit.fixed_rows import explained
+from tfdist.synchronous.fit.refusals import check_is_not_compiled
 from tfdist.synchronous.replica.all_rows import refusal_in
 from tfdist.synchronous.replica.step import ReplicaStep
 
@@ -35,6 +36,7 @@ class ModelFunctions:
     data_type = ShardedIterator
 
     def __init__(self, model: Any) -> None:
+        check_is_not_compiled(model)
         self.model = model
         self.strategy = model.distribute_strategy
         self._traced: dict[str, Callable[..., Any]] = {}

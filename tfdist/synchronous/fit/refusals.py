@@ -72,6 +72,20 @@ def check_model(model: Any) -> None:
         _check_layer(layer)
 
 
+def check_is_not_compiled(model: Any) -> None:
+    """Checks that XLA is not to compile a model's steps.
+
+    Raises:
+        SynchronousTrainingError: If it is.
+    """
+    if model.jit_compile:
+        raise SynchronousTrainingError(
+            "jit_compile=True compiles a step for one device, but under this strategy the "
+            "replicas exchange gradients within a step. Compile the model with "
+            "jit_compile=False"
+        )
+
+
 def _check_layer(layer: keras.Layer) -> None:
     if getattr(layer, "stateful", False):
         raise SynchronousTrainingError(
