@@ -41,9 +41,7 @@ _PRIMITIVES = (
     f"{_KERAS}src/random/",
     f"{_KERAS}src/backend/",
     f"{_KERAS}src/utils/traceback_utils",
-    f"{_TFDIST}keras/",
-    f"{_TFDIST}synchronous/",
-    f"{_TFDIST}parameter_server/",
+    _TFDIST,
 )
 _RAGGED = f"{_TENSORFLOW}python/ops/ragged/"
 _GRADIENTS = (
