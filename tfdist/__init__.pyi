@@ -15,6 +15,7 @@ from tfdist import research as research
 from tfdist._support.errors import Error as Error
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
+from tfdist.cluster.settings import Checkpoints as Checkpoints
 from tfdist.consistency.asynchronous import (
     Asynchronous as Asynchronous,
 )

@@ -154,6 +154,7 @@ def test_the_public_names():
         "Asynchronous",
         "BestFit",
         "BoundedStaleness",
+        "Checkpoints",
         "ConsistencySchedule",
         "Error",
         "Every",
