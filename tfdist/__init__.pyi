@@ -61,6 +61,7 @@ from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
 from tfdist.planning.model import plan as plan
+from tfdist.strategies import strategy as strategy
 from tfdist.synchronous.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_config
 import tfdist
 from tfdist.cluster.settings import JobArguments, job_settings
+from tfdist.strategies import strategy_for
 
 from ..launch_programs.launcher import PROGRAMS
 from ..support import jobs
@@ -45,6 +46,37 @@ CHIEF = tf_config.TFConfig(WORKERS, tf_config.Task("chief", 0))
 def make(name, **options):
     first = {"LocalUpdateStrategy": 2, "PipelineStrategy": 2}.get(name)
     return ALL[name](*([] if first is None else [first]), **options)
+
+
+@pytest.mark.parametrize(
+    ("jobs_of_cluster", "gpus", "expected"),
+    [
+        (None, 0, None),
+        (None, 1, None),
+        (None, 2, "MirroredStrategy"),
+        ("chief ps worker", 0, "ParameterServerStrategy"),
+        ("chief ps worker", 2, "ParameterServerStrategy"),
+        ("worker", 0, "MultiWorkerMirroredStrategy"),
+        ("chief worker", 2, "MultiWorkerMirroredStrategy"),
+        ("worker evaluator", 0, "MultiWorkerMirroredStrategy"),
+    ],
+)
+def test_the_cluster_and_the_gpus_call_for_a_strategy(jobs_of_cluster, gpus, expected):
+    cluster = jobs_of_cluster and tf_config.Cluster(
+        **{job: (f"a:{i}",) for i, job in enumerate(jobs_of_cluster.split(), 1)}
+    )
+    assert strategy_for(cluster, gpus) == expected
+
+
+def test_without_a_cluster_the_strategy_is_that_of_one_process(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    made = tfdist.strategy()
+    assert made is tf.distribute.get_strategy()
+    assert made.is_chief
+    assert made.barrier() is None
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"ps": ["a:1"]}}))
+    with pytest.raises(tf_config.ClusterError, match='no "task"'):
+        tfdist.strategy()
 
 
 @pytest.mark.parametrize("name", ALL)
