@@ -15,6 +15,7 @@ from tfdist import research as research
 from tfdist._support.errors import Error as Error
 from tfdist.all_reduce.cross_device_ops import AllReduce as AllReduce
 from tfdist.all_reduce.cross_device_ops import RingAllReduce as RingAllReduce
+from tfdist.cluster.settings import Checkpoints as Checkpoints
 from tfdist.consistency.asynchronous import (
     Asynchronous as Asynchronous,
 )
@@ -60,6 +61,7 @@ from tfdist.placement.report import PlacementReport as PlacementReport
 from tfdist.placement.report import WorkerReport as WorkerReport
 from tfdist.placement.variable_spec import VariableSpec as VariableSpec
 from tfdist.planning.model import plan as plan
+from tfdist.strategies import strategy as strategy
 from tfdist.synchronous.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )

@@ -18,6 +18,7 @@ from tfdist.keras.saving import OvertakenError as OvertakenError
 from tfdist.keras.step_writes import LostWritesError as LostWritesError
 from tfdist.local_update.messenger import GivenUpError as GivenUpError
 from tfdist.local_update.messenger import OutOfStepError as OutOfStepError
+from tfdist.local_update.messenger import TooFewWorkersError as TooFewWorkersError
 from tfdist.local_update.rejoin import RejoinError as RejoinError
 from tfdist.parameter_server.rounds.computation import RoundError as RoundError
 from tfdist.parameter_server.steps.refusals import (

@@ -26,6 +26,9 @@ STRATEGIES_OF_WORKERS = frozenset(
 )
 """Strategies whose script every worker runs."""
 
+STRATEGY_OF_CLUSTER = "strategy"
+"""The function of tfdist that makes a strategy for the cluster, with ps or without."""
+
 # absl defines these in every script that uses it.
 _OF_ANY_SCRIPT = {"help", "log_dir"}
 # As an object that is linked with it names it.
@@ -108,7 +111,7 @@ def num_ps_of(program: Program, asked: str = AUTO) -> tuple[int, str]:
         The default number, and '', if the program does not tell which strategy it uses.
     """
     named = strategies_of(program)
-    has_ps = named & STRATEGIES_WITH_PS
+    has_ps = named & {*STRATEGIES_WITH_PS, STRATEGY_OF_CLUSTER}
     if not named or (has_ps and named != has_ps):
         return DEFAULT_PS, ""
     if imports_any(program, [ESTIMATOR_MODULE]):
@@ -117,12 +120,17 @@ def num_ps_of(program: Program, asked: str = AUTO) -> tuple[int, str]:
     chosen = f"--num_ps={num_ps}"
     if asked == AUTO and _runs_on_chief(named):
         chosen += f" --program={COORDINATOR}"
-    return num_ps, f"{program.script} uses {' or '.join(sorted(named))}: {chosen}"
+    words = " or ".join(sorted(named))
+    words = words.replace(
+        STRATEGY_OF_CLUSTER, "tfdist.strategy(), which fits any cluster"
+    )
+    return num_ps, f"{program.script} uses {words}: {chosen}"
 
 
 def strategies_of(program: Program) -> frozenset[str]:
     """Returns the strategies of tfdist that a program, or a module next to it, names."""
     known = STRATEGIES_WITH_PS | STRATEGIES_OF_CHIEF | STRATEGIES_OF_WORKERS
+    known |= {STRATEGY_OF_CLUSTER}
     return frozenset(
         name for tree in trees(program) for name in _of_tfdist(tree) if name in known
     )

@@ -16,7 +16,6 @@ from tfdist.checkpoint import kept_fit
 from tfdist.checkpoint.fit_state import CheckpointMismatchError, announce
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.checkpoint.kept_fit import KeptFit, OneProcess
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.store import CorruptCheckpointError
 
 from ..support.deadline import DEADLINE
@@ -71,14 +70,14 @@ def kept(directory):
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch):
+def program(tmp_path):
     """Trains as a new process does; ends at a step, if one is given."""
-    monkeypatch.setenv("TFDIST_CHECKPOINT_DIR", str(tmp_path / "kept"))
+    run_of = {"checkpoints": tfdist.Checkpoints(tmp_path / "kept", every=1e-6)}
 
     def run(data=DATA["shuffled arrays"], at=None, units=8, epochs=3, **options):
         keras.utils.set_random_seed(1)
-        strategy = tfdist.research.PipelineStrategy(2, microbatches=2, **options)
-        strategy.checkpoints.interval = 1e-6
+        options = {"microbatches": 2, **run_of, **options}
+        strategy = tfdist.research.PipelineStrategy(2, **options)
         with strategy.scope():
             layers = [keras.layers.Dense(units, "relu"), keras.layers.Dense(1)]
             model = keras.Sequential([keras.Input((4,)), *layers])
@@ -102,11 +101,9 @@ def news(caplog):
 @pytest.mark.parametrize(
     ("kind", "stale"), [*((kind, 0) for kind in DATA), ("endless", 1)]
 )
-def test_it_goes_on_at_its_step(program, monkeypatch, caplog, kind, stale):
+def test_it_goes_on_at_its_step(program, caplog, kind, stale):
     options = {"max_staleness": stale}
-    with monkeypatch.context() as alone:
-        alone.delenv("TFDIST_CHECKPOINT_DIR")
-        whole, expected, *_ = program(DATA[kind], **options)
+    whole, expected, *_ = program(DATA[kind], **options, checkpoints=None)
     program(DATA[kind], at=(1, 2), **options)
     model, history, seen, plain = program(DATA[kind], **options)
     assert (0, 1) <= seen[0] <= (1, 2)
@@ -136,8 +133,7 @@ def test_a_fit_that_had_ended_returns_at_once_or_goes_on(program, caplog):
 
 
 def test_one_is_due_at_the_start_of_an_epoch_however_fast_the_steps_were(monkeypatch):
-    options = CheckpointOptions(None, interval=30.0, to_keep=3)
-    fit = KeptFit(options, None, OneProcess(), [], 2, lambda: None)
+    fit = KeptFit(tfdist.Checkpoints(), None, OneProcess(), [], 2, lambda: None)
     now = [0.0]
     monkeypatch.setattr(kept_fit.time, "monotonic", lambda: now[0])
     fit.on_train_begin()
@@ -159,7 +155,7 @@ def test_all_tasks_have_a_directory_or_none(tmp_path):
         def gather_numbers(self, numbers):
             return np.array([numbers, [0]])
 
-    keeper = Keeper(CheckpointOptions(tmp_path, 30.0, 3), Others, lambda: None)
+    keeper = Keeper(tfdist.Checkpoints(tmp_path), Others, lambda: None)
     with (
         pytest.raises(ValueError, match="set TFDIST_CHECKPOINT_DIR on all of them"),
         keeper.keeping(None, [], 1),

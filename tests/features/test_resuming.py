@@ -58,7 +58,7 @@ class KilledAt(keras.callbacks.Callback):
         if self.has_begun:
             self.strategy.in_flight.join()  # It is written once these have finished.
         self.has_begun = now in self.begun
-        self.strategy.checkpoints.interval = 1e-6 if self.has_begun else 1e6
+        self.strategy.checkpoints.every = 1e-6 if self.has_begun else 1e6
         if self.has_begun:
             self.wait_for(self.begun.index(now))
         if now == self.at:
@@ -106,7 +106,7 @@ def position(path):
 def program(strategy, tmp_path, monkeypatch):
     """Run a function like a new program: its `fit` calls are counted from 0."""
     monkeypatch.setattr(strategy.checkpoints, "directory", tmp_path / "checkpoints")
-    monkeypatch.setattr(strategy.checkpoints, "interval", 1e6)
+    monkeypatch.setattr(strategy.checkpoints, "every", 1e6)
 
     def run(main, *args):
         strategy.fit_driver.fits = 0
@@ -186,8 +186,8 @@ def test_resume_within_an_epoch(strategy, regression, program, killed):
 def test_a_checkpoint_is_a_consistent_cut(strategy, program, monkeypatch, in_rounds):
     """Of many that were written while messages of several steps were under way."""
     epochs, steps = 3, 500
-    monkeypatch.setattr(strategy.checkpoints, "interval", 0.05)
-    monkeypatch.setattr(strategy.checkpoints, "to_keep", 1000)
+    monkeypatch.setattr(strategy.checkpoints, "every", 0.05)
+    monkeypatch.setattr(strategy.checkpoints, "keep", 1000)
     x = np.random.default_rng(0).normal(size=(8 * steps, 4)).astype("float32")
     with strategy.scope():
         model = mlp(optimizer="adam", metrics=[SampleCount()])

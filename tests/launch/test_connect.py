@@ -89,9 +89,9 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
     ("options", "words"),
     [
         ({"stall_timeout": 0}, "stall_timeout must be > 0 seconds; received 0"),
-        ({"checkpoint_interval": -1.0}, "checkpoint_interval must be > 0 seconds"),
+        ({"checkpoint_interval": -1.0}, "checkpoint_interval, must be > 0 seconds"),
         ({"checkpoint_interval": float("nan")}, "received nan"),
-        ({"checkpoints_to_keep": 0}, "checkpoints_to_keep must be an integer > 0"),
+        ({"checkpoints_to_keep": 0}, "checkpoints_to_keep, must be an integer > 0"),
         ({"checkpoints_to_keep": 1.5}, "received 1.5"),
         ({"on_stall": "stop"}, "on_stall must be one of warn, raise, restart, or None"),
     ],

@@ -9,6 +9,7 @@ from launch.job.script_source import (
     STRATEGIES_OF_CHIEF,
     STRATEGIES_OF_WORKERS,
     STRATEGIES_WITH_PS,
+    STRATEGY_OF_CLUSTER,
     kind_of_script,
     num_ps_of,
     op_libraries,
@@ -39,6 +40,9 @@ def test_estimators_are_known_by_their_import(line, tmp_path):
     [
         ("import tfdist\ns = tfdist.ParameterServerStrategy()", DEFAULT_PS, "auto"),
         ("import tfdist\ns = tfdist.MultiWorkerMirroredStrategy()", 0, "auto"),
+        ("import tfdist\ns = tfdist.strategy()", DEFAULT_PS, "auto"),
+        ("from tfdist import strategy\ns = strategy()", DEFAULT_PS, "auto"),
+        ("import tfdist\n[tfdist.strategy, tfdist.RingStrategy]", DEFAULT_PS, "auto"),
         ("import tfdist as td\ns = td.LocalUpdateStrategy()", 0, "auto"),
         ("from tfdist import RingStrategy as Ring\ns = Ring()", 0, "coordinator"),
         ("def f():\n    import tfdist\n    tfdist.RingStrategy()", 0, "coordinator"),
@@ -82,6 +86,16 @@ def test_the_strategy_of_a_script_says_how_to_start_it(lines, num_ps, kind, tmp_
     # What was asked for is not said to be chosen.
     assert "--program" not in num_ps_of(program, "every_task")[1]
     assert num_ps_of(program, "every_task")[0] == num_ps
+
+
+def test_a_script_of_any_cluster_is_said_to_be_one(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import tfdist\nwith tfdist.strategy().scope():\n    pass\n")
+    found, chosen = num_ps_of(Program(str(script)))
+    assert chosen == (
+        f"{script} uses tfdist.strategy(), which fits any cluster: --num_ps={found}"
+    )
+    assert callable(getattr(tfdist, STRATEGY_OF_CLUSTER))
 
 
 def test_the_strategies_that_the_launcher_knows_exist():

@@ -19,7 +19,11 @@ from tfdist.local_update.message import (
     header_bytes,
     message_of,
 )
-from tfdist.local_update.messenger import GivenUpError, OutOfStepError
+from tfdist.local_update.messenger import (
+    GivenUpError,
+    OutOfStepError,
+    TooFewWorkersError,
+)
 from tfdist.local_update.steps import LocalFunction
 
 from ..support.deadline import DEADLINE
@@ -105,6 +109,22 @@ def test_the_others_go_on_without_a_lost_worker(how, caplog):
     assert all("training goes on with 3 of 4 workers" in line for line in lines)
     if how == "silent":
         assert all("for 1 s (peer_timeout)" in line for line in lines)
+
+
+def test_fewer_workers_than_are_needed_do_not_go_on():
+    crew = Crew(4)
+    for each in crew.exchanges:
+        each.needed = 3
+    crew.gone.add(3)
+    crew.run(lambda i, exchange: exchange.gather(vector_of(i)))
+    crew.gone.add(1)
+
+    def run(i, exchange):
+        with pytest.raises(TooFewWorkersError, match="worker:1, worker:3 left: 2 of 4"):
+            exchange.barrier(is_quiet=False)
+        exchange.barrier()  # At the end of `fit`, others may have ended.
+
+    crew.run(run)
 
 
 def test_a_part_that_its_owner_took_along_stays_as_it_is():

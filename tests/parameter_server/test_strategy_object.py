@@ -1,13 +1,17 @@
 """A strategy as an object: copies, devices, garbage collection and graph mode."""
 
 import importlib
+import inspect
 import json
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
+import tf_config
 import tfdist
+from tfdist.cluster.settings import JobArguments, job_settings
+from tfdist.strategies import strategy_for
 
 from ..launch_programs.launcher import PROGRAMS
 from ..support import jobs
@@ -27,6 +31,147 @@ PROCESSES = {
 def launch(name, directory, program, *args):
     logs = f"--log_dir={directory}/logs"
     return jobs.launch(*STRATEGIES[name], logs, PROGRAMS / program, *args).stdout
+
+
+ALL = {
+    **{name: getattr(tfdist, name) for name in STRATEGIES},
+    "LocalUpdateStrategy": tfdist.LocalUpdateStrategy,
+    "PipelineStrategy": tfdist.research.PipelineStrategy,
+}
+KEPT = tfdist.Checkpoints("kept", every=5, keep=2)
+WORKERS = tf_config.Cluster(chief=("a:1",), worker=("a:2", "a:3"))
+CHIEF = tf_config.TFConfig(WORKERS, tf_config.Task("chief", 0))
+
+
+def make(name, **options):
+    first = {"LocalUpdateStrategy": 2, "PipelineStrategy": 2}.get(name)
+    return ALL[name](*([] if first is None else [first]), **options)
+
+
+@pytest.mark.parametrize(
+    ("jobs_of_cluster", "gpus", "expected"),
+    [
+        (None, 0, None),
+        (None, 1, None),
+        (None, 2, "MirroredStrategy"),
+        ("chief ps worker", 0, "ParameterServerStrategy"),
+        ("chief ps worker", 2, "ParameterServerStrategy"),
+        ("worker", 0, "MultiWorkerMirroredStrategy"),
+        ("chief worker", 2, "MultiWorkerMirroredStrategy"),
+        ("worker evaluator", 0, "MultiWorkerMirroredStrategy"),
+    ],
+)
+def test_the_cluster_and_the_gpus_call_for_a_strategy(jobs_of_cluster, gpus, expected):
+    cluster = jobs_of_cluster and tf_config.Cluster(
+        **{job: (f"a:{i}",) for i, job in enumerate(jobs_of_cluster.split(), 1)}
+    )
+    assert strategy_for(cluster, gpus) == expected
+
+
+def test_without_a_cluster_the_strategy_is_that_of_one_process(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    made = tfdist.strategy()
+    assert made is tf.distribute.get_strategy()
+    assert made.is_chief
+    assert made.barrier() is None
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"ps": ["a:1"]}}))
+    with pytest.raises(tf_config.ClusterError, match='no "task"'):
+        tfdist.strategy()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_strategy_shows_the_same_arguments(name):
+    shown = inspect.signature(ALL[name]).parameters
+    assert {"cluster_resolver", *JobArguments.__annotations__} <= shown.keys()
+    assert shown["startup_timeout"].default == 60.0
+    assert hasattr(ALL[name], "is_chief")
+    assert hasattr(ALL[name], "barrier")
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"startup_timeout": 0},
+            ValueError,
+            "startup_timeout must be > 0 seconds; rec",
+        ),
+        (
+            {"peer_timeout": float("nan")},
+            ValueError,
+            "peer_timeout must be > 0 seconds; received nan",
+        ),
+        (
+            {"checkpoint_interval": float("nan")},
+            ValueError,
+            "> 0 seconds; received nan",
+        ),
+        (
+            {"checkpoints": "kept"},
+            TypeError,
+            "a tfdist.Checkpoints.*pass checkpoint_dir",
+        ),
+        (
+            {"checkpoints": KEPT, "checkpoint_dir": "other"},
+            ValueError,
+            "checkpoints= and checkpoint_dir= describe the same checkpoints",
+        ),
+        ({"checkpoints_dir": "a"}, TypeError, "{} has no.*mean: checkpoint_dir"),
+        ({"cluster": CHIEF}, TypeError, "Did you mean: cluster_resolver"),
+    ],
+)
+def test_every_strategy_refuses_the_same_arguments(name, options, error, words):
+    with pytest.raises(error, match=words.format(name)):
+        make(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        *[
+            (
+                name,
+                {"min_workers": 1},
+                f"{name} needs all of its 2 workers.*min_workers=1",
+            )
+            for name in (
+                "MultiWorkerMirroredStrategy",
+                "RingStrategy",
+                "PipelineStrategy",
+            )
+        ],
+        ("LocalUpdateStrategy", {"min_workers": 4}, "from 1 to 3.*received 4"),
+        (
+            "LocalUpdateStrategy",
+            {"checkpoints": KEPT},
+            "writes no checkpoints; received",
+        ),
+    ],
+)
+def test_what_a_strategy_cannot_hold_is_refused(name, options, words):
+    with pytest.raises(ValueError, match=words):
+        make(name, cluster_resolver=CHIEF, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "expected"),
+    [
+        ({}, "", (None, 30, 3)),
+        ({}, "told", ("told", 30, 3)),
+        ({"checkpoints": KEPT}, "told", ("kept", 5, 2)),
+        ({"checkpoints": tfdist.Checkpoints(every=5)}, "told", ("told", 5, 3)),
+        ({"checkpoint_dir": "a", "checkpoints_to_keep": 1}, "told", ("a", 30, 1)),
+        ({"checkpoint_interval": 5}, "told", ("told", 5, 3)),
+    ],
+)
+def test_checkpoints_are_as_given_or_as_the_launcher_says(
+    given, told, expected, monkeypatch
+):
+    monkeypatch.setenv("TFDIST_CHECKPOINT_DIR", told)
+    found = job_settings("Strategy", given).checkpoints
+    assert (found.directory or None, found.every, found.keep) == expected
+    assert found is not given.get("checkpoints")
 
 
 @pytest.mark.cluster

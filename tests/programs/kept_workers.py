@@ -46,8 +46,7 @@ class KillOnce(keras.callbacks.Callback):
 
 def main(name, victim):
     keras.utils.set_random_seed(1)
-    strategy = getattr(tfdist, name)()
-    strategy.checkpoints.interval = 1e-6
+    strategy = getattr(tfdist, name)(checkpoints=tfdist.Checkpoints(every=1e-6))
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     kill = KillOnce(f"{task['type']}:{task['index']}" == victim)
     x = np.random.default_rng(0).normal(size=(8 * STEPS, 4)).astype("float32")

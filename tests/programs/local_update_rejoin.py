@@ -67,7 +67,9 @@ x = np.random.RandomState(0).rand(480, 4).astype("float32")
 callback = KilledOnce()
 backup = keras.callbacks.BackupAndRestore(str(directory / "backup"))
 given = {"batch_size": 24, "verbose": 0}
+strategy.barrier()
 history = model.fit(x, x[:, :1], epochs=300, callbacks=[callback, backup], **given)
+strategy.barrier()
 again = model.fit(x, x[:, :1], epochs=1, **given)
 _, state = strategy.fit_driver._mix(model).state
 found = {

@@ -144,7 +144,7 @@ def checkpoint(strategy, worker, steps_per_execution):
     def stop_and_kill(batch, logs):
         if batch == 9:
             stop_between_steps(strategy, worker)
-        strategy.checkpoints.interval = 1e-6 if batch == due else 1e6
+        strategy.checkpoints.every = 1e-6 if batch == due else 1e6
         if batch == due:
             # What is left then is the stopped worker's.
             while len(in_flight.under_way()) > 1:

@@ -9,9 +9,11 @@ import tensorflow as tf
 from tf_config import Cluster, Task, TFConfig, contract
 from tfdist.cluster.health import NO_ANSWER
 from tfdist.cluster.liveness.activity import Activity
+from tfdist.cluster.liveness.stall import Timeouts
 from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.membership import resolver_of
-from tfdist.cluster.presence import Presence, members_of, min_workers_of
+from tfdist.cluster.presence import Presence, members_of
+from tfdist.cluster.settings import min_workers_of
 from tfdist.cluster.startup import wait_for_servers
 from tfdist.errors import StartupTimeoutError
 
@@ -36,7 +38,7 @@ def server():
 )
 def test_how_many_workers_are_needed(monkeypatch, given, told, expected):
     monkeypatch.setenv(contract.MIN_WORKERS, told)
-    assert min_workers_of(given, 4) == expected
+    assert min_workers_of(given, 4, default=4) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_numbers_of_workers_that_are_refused(monkeypatch, given, told):
         name, received = contract.MIN_WORKERS, told
     words = f"^{name} must be .* 1 to 4.*received {received!r}"
     with pytest.raises(ValueError, match=words):
-        min_workers_of(given, 4)
+        min_workers_of(given, 4, default=4)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_the_watchdog_looks_at_nobody_who_is_not_waited_for(server):
     dog = Watchdog(
         {PS: server.address, SECOND: gone},
         activity,
-        0.5,
+        Timeouts(0.5, 0.5),
         "raise",
         lambda status: None,
         lambda: excused,

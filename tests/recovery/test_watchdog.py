@@ -19,6 +19,7 @@ from tfdist.cluster.liveness.stall import (
     Kind,
     Seen,
     Stall,
+    Timeouts,
     action,
     lines,
     stalled,
@@ -54,7 +55,21 @@ PATIENCE = 5.0  # seconds
     ],
 )
 def test_which_task_training_waits_for(seen, expected):
-    assert stalled(seen, 10) == expected
+    assert stalled(seen, Timeouts(10, 10)) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (Seen(True, {"ps:0": 5}), Kind.TASK),
+        (Seen(True, {"ps:0": 4}, 9), None),
+        (Seen(True, {}, 5, 5), None),
+        (Seen(True, {}, 10), Kind.STEPS),
+    ],
+)
+def test_a_task_may_be_silent_for_less_time_than_a_step_may_take(seen, kind):
+    found = stalled(seen, Timeouts(task=5, step=10))
+    assert (found and found.kind) == kind
 
 
 TIMES = st.floats(0, 20)
@@ -66,7 +81,7 @@ TIMES = st.floats(0, 20)
     TIMES,
 )
 def test_tasks_that_answer_and_make_progress_are_left_alone(silent, progress, data):
-    found = stalled(Seen(True, silent, progress, data), 10)
+    found = stalled(Seen(True, silent, progress, data), Timeouts(10, 10))
     if max([*silent.values(), progress, data], default=0) < 10:
         assert found is None
     if found and found.kind is Kind.TASK:
@@ -143,7 +158,9 @@ def watch(server, monkeypatch):
     def start(on_stall=None, timeout=PATIENCE):
         activity = Activity(1)
         tasks = {Task(job, 0): server.address for job in ("ps", "worker")}
-        dog = Watchdog(tasks, activity, timeout, on_stall, statuses.append)
+        dog = Watchdog(
+            tasks, activity, Timeouts(timeout, timeout), on_stall, statuses.append
+        )
         dogs.append(dog)
         return dog, activity
 

@@ -154,6 +154,7 @@ def test_the_public_names():
         "Asynchronous",
         "BestFit",
         "BoundedStaleness",
+        "Checkpoints",
         "ConsistencySchedule",
         "Error",
         "Every",
@@ -184,6 +185,7 @@ def test_the_public_names():
         "fixed_size_partitioner",
         "partition_variables",
         "plan",
+        "strategy",
         "whole_batch",
     }
     assert all(hasattr(tfdist, name) for name in tfdist.__all__)

@@ -10,14 +10,18 @@ import ast
 import configparser
 import importlib
 import inspect
+import operator
 import re
 import shlex
+import types
 
 import documents
 import pytest
+import tensorflow as tf
 from documents import PAGES, ROOT
 
 import tf_config.__main__
+import tfdist
 from launch.flags.command_line import UsageError
 from tf_config import commands
 
@@ -84,6 +88,34 @@ def test_the_reference_has_every_public_name(package):
     page = (ROOT / "docs" / "reference" / f"{package}.md").read_text()
     listed = set(re.findall(rf"^::: {package}\.(?:\w+\.)*(\w+)$", page, re.M))
     assert set(importlib.import_module(package).__all__) <= listed
+
+
+def names_of(module, prefix=""):
+    """Yields the public names of a module of TensorFlow, and of those within it."""
+    for name in dir(module):
+        if name.startswith("_"):
+            continue
+        value = getattr(module, name)
+        if isinstance(value, types.ModuleType):
+            yield from names_of(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_the_page_says_what_each_name_of_tf_distribute_is_in_tfdist():
+    page = (ROOT / "docs" / "choose.md").read_text()
+    table = page.partition("| `tf.distribute` |")[2].partition("\n\n")[0]
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    listed = {name for row in rows for name in re.findall(r"`([\w.]+)`", " ".join(row))}
+    known = {*names_of(tf.distribute)}
+    assert known - listed == set()
+    for names, whose, _ in rows:
+        for name in known & {*re.findall(r"`([\w.]+)`", names)}:
+            if name.startswith("experimental."):
+                continue
+            theirs = operator.attrgetter(name)(tf.distribute)
+            is_theirs = operator.attrgetter(name)(tfdist) is theirs
+            assert (whose, name) == ("TensorFlow's" if is_theirs else "its own", name)
 
 
 def test_paths_exist():

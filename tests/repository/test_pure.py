@@ -21,7 +21,7 @@ PURE = {
     "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
     "_support": ["context", "names", "errors", "views", "wire_dtype"],
-    "cluster": ["health", "startup"],
+    "cluster": ["health", "settings", "startup"],
     "cluster.liveness": [
         "activity",
         "sentinel",

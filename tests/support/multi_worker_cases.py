@@ -814,7 +814,7 @@ def kept(kind, strategy):
 
     whole, _ = train()
     strategy.checkpoints.directory = directory
-    strategy.checkpoints.interval = 1e-6
+    strategy.checkpoints.every = 1e-6
     train(at=(1, 2))
     again, first = train()
     strategy.checkpoints.directory = None

@@ -13,9 +13,9 @@ import tensorflow as tf
 from tf_config.contract import CHECKPOINT_DIR
 from tfdist import _tf
 from tfdist.checkpoint.kept_fit import Group, KeptFit
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore
+from tfdist.cluster.settings import Checkpoints
 
 
 class Keeper:
@@ -26,7 +26,7 @@ class Keeper:
 
     def __init__(
         self,
-        options: CheckpointOptions,
+        options: Checkpoints,
         group: Callable[[], Group],
         join: Callable[[], None],
     ) -> None:
@@ -67,7 +67,7 @@ class Keeper:
         with contextlib.ExitStack() as stack:
             store = None
             if group.is_chief:
-                kept = CheckpointStore(directory, self._options.to_keep)
+                kept = CheckpointStore(directory, self._options.keep)
                 store = stack.enter_context(kept)
             options, join = self._options, self._join
             fit = KeptFit(options, store, group, callbacks, epochs, join)

@@ -27,10 +27,10 @@ from tfdist.checkpoint.fit_state import (
     restore_callbacks,
     tell_of_rate,
 )
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.cluster.liveness.supervision import report_training
+from tfdist.cluster.settings import Checkpoints
 
 _log = logging.getLogger("tfdist")
 
@@ -81,7 +81,7 @@ class KeptFit(keras.callbacks.Callback):
 
     def __init__(
         self,
-        options: CheckpointOptions,
+        options: Checkpoints,
         store: CheckpointStore | None,
         group: Group,
         callbacks: list[Any],
@@ -238,7 +238,7 @@ class KeptFit(keras.callbacks.Callback):
         if self._calls < self._ask_at and batch:
             return False
         now = time.monotonic()
-        left = self._options.interval - (now - self._last)
+        left = self._options.every - (now - self._last)
         calls = 0
         if left > 0 or self._writer.busy:
             seconds = min(max(left, 0.0), _SECONDS_BETWEEN_QUESTIONS)

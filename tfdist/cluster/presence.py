@@ -1,39 +1,18 @@
 """Workers that take part in a running program, and may join late or leave."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 
 import tensorflow as tf
 
 import tf_config
-from tf_config import contract
 from tfdist.cluster.health import NO_ANSWER, problems
 
 _log = logging.getLogger("tfdist")
 
 _PAUSE_SECONDS = 0.5
 _PROBE_SECONDS = 2.0
-
-
-def min_workers_of(given: int | None, num_workers: int) -> int:
-    """Returns how many workers are needed: as given, as the launcher says, or all."""
-    text = os.environ.get(contract.MIN_WORKERS, "")
-    received: object = text if given is None else given
-    if given is None and not text:
-        return num_workers
-    if given is None:
-        number = int(text) if text.isdecimal() else 0
-    else:
-        number = given if type(given) is int else 0
-    if not 1 <= number <= num_workers:
-        name = contract.MIN_WORKERS if given is None else "min_workers"
-        raise ValueError(
-            f"{name} must be an integer from 1 to {num_workers}, the number of workers "
-            f"in the cluster; received {received!r}"
-        )
-    return number
 
 
 class Presence:

@@ -1,13 +1,14 @@
 """Checks the arguments of `LocalUpdateStrategy`."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
 import keras
 
 from tf_config.contract import CHECKPOINT_DIR
+from tfdist.cluster.settings import Checkpoints
 from tfdist.local_update.mixing import Gossip, Mean, Mixing
 
 
@@ -23,14 +24,14 @@ def checked_local_steps(local_steps: Any) -> int:
     return count
 
 
-def check_no_checkpoints(environ: Mapping[str, str]) -> None:
-    """Checks that the launcher has named no directory for checkpoints."""
-    if directory := environ.get(CHECKPOINT_DIR):
+def check_no_checkpoints(checkpoints: Checkpoints) -> None:
+    """Checks that nobody asks for checkpoints."""
+    if checkpoints != Checkpoints():
         raise ValueError(
-            "LocalUpdateStrategy writes no checkpoints, so it cannot continue from "
-            f"{directory} (--checkpoint_dir of the launcher, or {CHECKPOINT_DIR}): leave "
-            "that out. With --min_workers, the others train on without a lost worker, and "
-            "one that is started again takes part again"
+            f"LocalUpdateStrategy writes no checkpoints; received {checkpoints} (its "
+            "arguments, --checkpoint_dir of the launcher, or "
+            f"{CHECKPOINT_DIR}): leave that out. With --min_workers, the others train on "
+            "without a lost worker, and one that is started again takes part again"
         )
 
 

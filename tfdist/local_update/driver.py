@@ -80,6 +80,11 @@ class LocalUpdateDriver(DefaultDriver):
         """The number of the `fit` that comes next, or is running, and if it is."""
         return 2 * self._fits - bool(self._calls)
 
+    @property
+    def is_coming_back(self) -> bool:
+        """True if this worker was started again, and `fit` has not let it in yet."""
+        return self._rejoining is not None
+
     def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
         """Returns the function that trains this worker's model."""
         step = building.step_of(model, building.TRAIN)

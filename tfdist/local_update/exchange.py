@@ -201,9 +201,9 @@ class Exchange(Messenger):
         return result.astype(vector.dtype)
 
     @in_turn
-    def barrier(self) -> None:
-        """Waits until all have come here, or have ended, which is not reported."""
-        self.is_quiet = True
+    def barrier(self, is_quiet: bool = True) -> None:
+        """Waits until all have come here, or have ended: not reported if `is_quiet`."""
+        self.is_quiet = is_quiet
         try:
             self._gather(Call.BARRIER, NO_BYTES)
         finally:

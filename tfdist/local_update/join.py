@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import tf_config
+from tfdist.cluster.settings import JobSettings
 from tfdist.cluster.startup import wait_for
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mailbox import Mailboxes
@@ -34,28 +35,18 @@ def addresses(config: tf_config.TFConfig) -> dict[tf_config.Task, str]:
 
 
 def join(
-    config: tf_config.TFConfig,
-    startup_timeout: float,
-    peer_timeout: float,
-    who: str,
-    may_come_back: bool = False,
+    config: tf_config.TFConfig, settings: JobSettings, may_come_back: bool = False
 ) -> Joined:
     """Starts this worker's mailbox, and waits for those of the others.
 
-    Timeouts are in seconds. `who` names the strategy in errors. A process that was
-    started again joins the others if it `may_come_back`.
+    A process that was started again joins the others if it `may_come_back`.
 
     Raises:
         StartupTimeoutError: If another task does not answer in time.
         RuntimeError: If the port of this worker is taken, or the others continue without it
             and take nobody back.
-        ValueError: If a timeout is not above 0.
     """
-    if not (startup_timeout > 0 and peer_timeout > 0):
-        raise ValueError(
-            "startup_timeout and peer_timeout must be seconds above 0; received "
-            f"{startup_timeout} and {peer_timeout}"
-        )
+    who, peer_timeout = settings.who, settings.peer_timeout
     tasks = addresses(config)
     me = list(tasks).index(config.task)
     mailboxes = Mailboxes(tasks, me, peer_timeout)
@@ -72,7 +63,7 @@ def join(
         return Joined(exchange, names, mailboxes, rejoining)
     wait_for(
         {task: address for task, address in tasks.items() if task != config.task},
-        startup_timeout,
+        settings.startup_timeout,
         "Start this script on each of them (python -m launch.local --num_ps=0 for a "
         "whole cluster on one machine), check the addresses in TF_CONFIG, or pass a "
         f"longer startup_timeout to {who}",

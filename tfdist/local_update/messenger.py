@@ -46,6 +46,10 @@ class OutOfStepError(Error, RuntimeError):
     """A worker has sent something else than what the others wait for."""
 
 
+class TooFewWorkersError(Error, RuntimeError):
+    """Fewer workers than `min_workers` take part."""
+
+
 def in_turn(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_S, _P], _T]:
@@ -69,6 +73,7 @@ class Messenger:
         received_bytes: Counted where messages arrive, headers included.
         is_quiet: Whether a worker that has ended is expected, and not reported.
         fit: The number of the `fit` that this worker is in, or was in last.
+        needed: The number of workers without which this one does not continue.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Messenger:
         self.received_bytes = 0
         self.is_quiet = False
         self.fit = 0
+        self.needed = 1
         self._reader: int | None = None  # The reader of what was handed over.
 
     def in_background(self, function: Callable[[], _T]) -> "Future[_T]":
@@ -169,6 +175,7 @@ class Messenger:
             versions = list(self.members.versions)
             self._transport.publish_aside(Message(NOTHING, 0, versions, NO_BYTES))
         self._check_not_given_up()
+        self._check_enough()
         if out_of_step:
             raise OutOfStepError(
                 f"{', '.join(self._names[each] for each in sorted(out_of_step))} did not "
@@ -190,6 +197,17 @@ class Messenger:
                 "next mix on. Others need the whole cluster to be started again; with the "
                 "callback keras.callbacks.BackupAndRestore, training resumes from the "
                 "chief's backup"
+            )
+
+    def _check_enough(self) -> None:
+        here = self.members.present
+        if len(here) < self.needed and not self.is_quiet:
+            gone = [name for i, name in enumerate(self._names) if i not in here]
+            raise TooFewWorkersError(
+                f"{', '.join(gone)} left: {len(here)} of {len(self._names)} workers take "
+                f"part, and {self.needed} are needed (min_workers). Start the job again; "
+                "with the callback keras.callbacks.BackupAndRestore, training resumes "
+                "from the chief's backup"
             )
 
     def _hear(self, message: Message) -> None:

@@ -1,7 +1,7 @@
 """`LocalUpdateStrategy`: a model on every worker, and a mix of them now and then."""
 
 import functools
-import os
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -16,6 +16,12 @@ from tfdist.cluster.membership import (
     check_eager,
     worker_config_of,
 )
+from tfdist.cluster.settings import (
+    JobArguments,
+    job_settings,
+    min_workers_of,
+    takes_job_arguments,
+)
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
 from tfdist.local_update.compression import NARROW
@@ -25,6 +31,9 @@ from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import MixSettings
 from tfdist.local_update.mixing import Mean, Mixing
 from tfdist.local_update.rejoin_listener import RejoinListener
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class LocalUpdateStrategy(
@@ -75,10 +84,10 @@ class LocalUpdateStrategy(
             begins: H/F steps later, rather than H (Streaming DiLoCo, arXiv 2501.18512).
             Bytes per round are the same; the end of `fit` takes those of one model at most.
             With an outer optimizer, each part has a copy of it, which clips by its own norm.
-        startup_timeout: How long to wait for the other tasks, in seconds.
-        peer_timeout: How long another worker may fail to answer before the others continue
-            without it, in seconds. One that is slow, and answers, is waited for. A
-            message that takes longer counts as no answer.
+        **job: The arguments of all strategies: `startup_timeout`, `peer_timeout` and
+            `min_workers`. The others continue without a worker that does not answer within
+            `peer_timeout`, while there are `min_workers`, 1 by default. One that is slow,
+            and answers, is waited for; a message that takes longer counts as no answer.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is neither
@@ -88,15 +97,17 @@ class LocalUpdateStrategy(
         ValueError: If `local_steps` is below 1, if `mixing` does not fit the number of
             workers, if `outer_optimizer` does not fit `mixing`, if `wire_dtype` is
             another one, or if `fragments` is not from 1 to `local_steps`, or is above 1
-            without `overlap`, if a timeout is not above 0, or if the launcher
-            names a directory for checkpoints. By `fit`, if there are more fragments
+            without `overlap`, if a timeout is not above 0, or if there is a directory
+            for checkpoints. By `fit`, if there are more fragments
             than variables, if the outer optimizer cannot be copied, or if the model's own
             keeps a moving average under `Mean`.
         RuntimeError: If this process already has such a strategy, or is in graph mode. By
             `fit`, if it was started again and cannot take part, or the others have given
             it up.
+        TooFewWorkersError: By `fit`, if fewer than `min_workers` workers are left.
     """
 
+    @takes_job_arguments
     def __init__(
         self,
         local_steps: int,
@@ -107,20 +118,22 @@ class LocalUpdateStrategy(
         wire_dtype: str | None = None,
         overlap: bool = False,
         fragments: int = 1,
-        startup_timeout: float = 60.0,
-        peer_timeout: float = 30.0,
+        **job: "Unpack[JobArguments]",
     ) -> None:
         # All arguments before the join: an error after it would leave the others waiting.
         name = "LocalUpdateStrategy"
         check_eager(name)
-        arguments.check_no_checkpoints(os.environ)
+        given = job_settings(name, job)
+        arguments.check_no_checkpoints(given.checkpoints)
         local_steps = arguments.checked_local_steps(local_steps)
         wire_dtype = checked_wire_dtype(wire_dtype, NARROW)
         overlap = arguments.checked_overlap(overlap)
         fragments = arguments.checked_fragments(fragments, overlap, local_steps)
         config = worker_config_of(cluster_resolver, name)
         mixing = Mean() if mixing is None else mixing
-        mixing = arguments.checked_mixing(mixing, len(addresses(config)))
+        workers = len(addresses(config))
+        mixing = arguments.checked_mixing(mixing, workers)
+        needed = min_workers_of(given.min_workers, workers, default=1)
         settings = MixSettings(
             local_steps=local_steps,
             mixing=mixing,
@@ -131,8 +144,9 @@ class LocalUpdateStrategy(
         )
         MEMBERSHIP.check_none()
         self._exchange, names, mailboxes, rejoining = join(
-            config, startup_timeout, peer_timeout, name, may_come_back=True
+            config, given, may_come_back=True
         )
+        self._exchange.needed = needed
         self._workers = LocalPeers(self._exchange, names)
         super().__init__(_device())
         MEMBERSHIP.joined(self)
@@ -167,6 +181,15 @@ class LocalUpdateStrategy(
     def is_chief(self) -> bool:
         """True if this process writes files: the first worker that takes part."""
         return self._workers.is_chief
+
+    def barrier(self) -> None:
+        """Waits until every worker that takes part has reached this call.
+
+        One that was started again passes it until `fit` has let it in: the others may
+        have passed it long ago.
+        """
+        if not self.fit_driver.is_coming_back:
+            self._exchange.barrier(is_quiet=False)
 
     @property
     def received_bytes(self) -> int:

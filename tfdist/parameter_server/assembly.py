@@ -71,14 +71,16 @@ def watched_cluster(settings: Settings) -> WatchedCluster:
     """
     cluster, min_workers = settings.config.cluster, settings.min_workers
     # Before TensorFlow connects: this wait has a deadline and names missing servers.
-    absent = startup.wait_for_servers(cluster, settings.startup_timeout, min_workers)
+    absent = startup.wait_for_servers(
+        cluster, settings.job.startup_timeout, min_workers
+    )
     tasks = startup.servers_of(cluster)
     activity = Activity(len(cluster.worker))
     presence = Presence(tasks, absent, min_workers, _tf.connect_to_workers)
     watchdog = Watchdog(
         tasks,
         activity,
-        settings.stall_timeout,
+        settings.timeouts,
         settings.on_stall,
         not_waited_for=lambda: presence.not_waited_for,
     )
@@ -135,7 +137,7 @@ def parts_of(
         gates=Gates(strategy, settings.timeline),
         caches=caches,
         exchanges=Exchanges(strategy.num_replicas),
-        fit_driver=ParameterServerDriver(strategy, in_flight, settings.checkpoints),
+        fit_driver=ParameterServerDriver(strategy, in_flight, settings.job.checkpoints),
     )
     _tf.look_up_within_branches()
     # On TensorFlow's shared executor, each worker's thread would wait after every step for

@@ -8,10 +8,14 @@ from typing import Any
 import tf_config
 from tf_config import contract
 from tfdist._support.wire_dtype import checked_wire_dtype
-from tfdist.checkpoint.options import CheckpointOptions
-from tfdist.cluster.liveness.stall import check_on_stall
+from tfdist.cluster.liveness.stall import Timeouts, check_on_stall
 from tfdist.cluster.membership import Given, config_of
-from tfdist.cluster.presence import min_workers_of
+from tfdist.cluster.settings import (
+    JobArguments,
+    JobSettings,
+    job_settings,
+    min_workers_of,
+)
 from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
@@ -30,17 +34,13 @@ class Arguments:
     cluster_resolver: Given
     placement: Placement | None
     partitioner: Callable[..., Any] | None
-    startup_timeout: float
-    min_workers: int | None
     stall_timeout: float | None
     on_stall: str | None
-    checkpoint_dir: Path | None
-    checkpoint_interval: float
-    checkpoints_to_keep: int
     exchange: Every | WhenChanged | None
     consistency: Consistency | None
     wire_dtype: str | None
     timeline: Path | None
+    job: JobArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,17 @@ class Settings:
 
     Attributes:
         config: The cluster, with this process's task as the chief.
+        timeouts: The longest silence of a task, and the longest step and wait for data.
         measures: Whether steps are measured. Only strategies with a policy pay for it.
     """
 
     config: tf_config.TFConfig
     placement: Placement | None
     partitioner: Callable[..., Any] | None
-    startup_timeout: float
+    job: JobSettings
     min_workers: int
-    stall_timeout: float
+    timeouts: Timeouts
     on_stall: str | None
-    checkpoints: CheckpointOptions
     exchange: Every | WhenChanged
     consistency: Consistency
     wire_dtype: str | None
@@ -82,34 +82,27 @@ def settings_of(given: Arguments) -> Settings:
     check_consistency(consistency)
     wire_dtype = checked_wire_dtype(given.wire_dtype, WIRE_DTYPES)
     check_combination(consistency, exchange, wire_dtype)
-    checkpoints = _checkpoints(given)
     stall_timeout = _stall_timeout(given.stall_timeout)
+    job = job_settings("ParameterServerStrategy", given.job, stall_timeout)
     check_on_stall(given.on_stall)
     config = _chief_of(given.cluster_resolver)
+    num_workers = len(config.cluster.worker)
     # The number of the workers' devices is known once they are connected.
-    for_workers(consistency, len(config.cluster.worker))
+    for_workers(consistency, num_workers)
     asks = given.consistency is not None or bool(timeline)
     return Settings(
         config=config,
         placement=given.placement,
         partitioner=given.partitioner,
-        startup_timeout=given.startup_timeout,
-        min_workers=min_workers_of(given.min_workers, len(config.cluster.worker)),
-        stall_timeout=stall_timeout,
+        job=job,
+        min_workers=min_workers_of(job.min_workers, num_workers, default=num_workers),
+        timeouts=Timeouts(job.peer_timeout, stall_timeout),
         on_stall=given.on_stall,
-        checkpoints=checkpoints,
         exchange=exchange,
         consistency=consistency,
         wire_dtype=wire_dtype,
         timeline=timeline,
         measures=asks or not is_free(consistency),
-    )
-
-
-def _checkpoints(given: Arguments) -> CheckpointOptions:
-    directory = given.checkpoint_dir or os.environ.get(contract.CHECKPOINT_DIR)
-    return CheckpointOptions(
-        directory, given.checkpoint_interval, given.checkpoints_to_keep
     )
 
 

@@ -4,7 +4,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -18,6 +18,7 @@ from tfdist.cluster.membership import (
     resolver_of,
 )
 from tfdist.cluster.reach import have_workers_reach_ps
+from tfdist.cluster.settings import JobArguments, takes_job_arguments
 from tfdist.consistency.combinations import check_combination
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import setting_of
@@ -33,6 +34,9 @@ from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.settings import Arguments, Settings, settings_of
 from tfdist.placement.placement import Placement
 from tfdist.placement.report import PlacementReport, WorkerReport
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ParameterServerStrategy(
@@ -65,25 +69,14 @@ class ParameterServerStrategy(
             400 MB/s are split, unless they are tables of embeddings;
             `FixedShardsPartitioner(1)` splits none.
         placement: The rule that chooses the ps of a variable. Defaults to `BestFit()`.
-        startup_timeout: How long to wait for the ps and the workers, in seconds.
-        min_workers: How many workers are enough to start and to go on. The others join
-            a running `fit` when they come; one that goes away is not waited for.
-            Defaults to the environment variable TFDIST_MIN_WORKERS, which
-            `launch.local --min_workers` sets, and to all workers without it.
         stall_timeout: How long a task may not respond, a step may not finish, or the
             dataset may not yield a batch, in seconds. Defaults to the environment
             variable TFDIST_STALL_TIMEOUT, which `launch.local --stall_timeout` sets,
-            and to 120 without it.
+            and to 120 without it. `peer_timeout` is the limit of a task alone.
         on_stall: The reaction: "raise" an error, "restart" the stuck tasks (where a
             launcher can), or "warn". By default, a task that does not respond is
             restarted where a launcher can do that; elsewhere it raises an error once
             training makes no progress. A slow step or dataset only causes a warning.
-        checkpoint_dir: The directory of the checkpoints from which `fit` continues when
-            the program is started again. The chief and every ps write to this path.
-            Defaults to the environment variable TFDIST_CHECKPOINT_DIR, which
-            `launch.local --checkpoint_dir` sets; without it, there are no checkpoints.
-        checkpoint_interval: How often to begin a checkpoint, in seconds.
-        checkpoints_to_keep: How many of the newest checkpoints to keep per `fit`.
         exchange: How often `fit` and `evaluate` move values between the workers and
             the ps: in each step, `tfdist.Every(k)` for once in k steps, or
             `tfdist.WhenChanged(threshold)` for what has changed enough.
@@ -99,6 +92,9 @@ class ParameterServerStrategy(
         timeline: The file for a trace of when each step of `fit` waited, pulled, computed,
             pushed and wrote, in Chrome's format, which Perfetto opens. Defaults to the
             environment variable TFDIST_TIMELINE, which `launch.local --timeline` sets.
+        **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
+            `min_workers`, `checkpoints` or `checkpoint_dir`. Workers beyond `min_workers`
+            join a running `fit` when they come, and are not waited for if they leave.
 
     Attributes:
         coordinator: The coordinator that sends steps to the workers.
@@ -119,43 +115,36 @@ class ParameterServerStrategy(
         RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
 
+    @takes_job_arguments
     def __init__(
         self,
         cluster_resolver: Given = None,
         variable_partitioner: Callable[..., Any] | None = None,
         *,
         placement: Placement | None = None,
-        startup_timeout: float = 60.0,
-        min_workers: int | None = None,
         stall_timeout: float | None = None,
         on_stall: str | None = None,
-        checkpoint_dir: str | os.PathLike[str] | None = None,
-        checkpoint_interval: float = 30.0,
-        checkpoints_to_keep: int = 3,
         exchange: Every | WhenChanged | None = None,
         consistency: Consistency | None = None,
         wire_dtype: str | None = None,
         timeline: str | os.PathLike[str] | None = None,
+        **job: "Unpack[JobArguments]",
     ) -> None:
         check_eager("ParameterServerStrategy")
         given = Arguments(
             cluster_resolver=cluster_resolver,
             partitioner=variable_partitioner,
             placement=placement,
-            startup_timeout=startup_timeout,
-            min_workers=min_workers,
             stall_timeout=stall_timeout,
             on_stall=on_stall,
-            checkpoint_dir=checkpoint_dir,
-            checkpoint_interval=checkpoint_interval,
-            checkpoints_to_keep=checkpoints_to_keep,
             exchange=exchange,
             consistency=consistency,
             wire_dtype=wire_dtype,
             timeline=timeline,
+            job=job,
         )
         settings = settings_of(given)
-        self.checkpoints = settings.checkpoints
+        self.checkpoints = settings.job.checkpoints
         self.exchange, self.wire_dtype = settings.exchange, settings.wire_dtype
         # A second strategy fails at once, and not after a wait for servers.
         MEMBERSHIP.check_none()
@@ -169,6 +158,12 @@ class ParameterServerStrategy(
         # From here on, the policy counts replicas; a worker may have several.
         self._consistency = for_workers(settings.consistency, self.num_replicas)
         self._measures = settings.measures
+
+    is_chief = True
+    """True: the program runs on the chief alone."""
+
+    def barrier(self) -> None:
+        """Returns at once: no other process runs the program."""
 
     @property
     def replicas_here(self) -> frozenset[int]:
@@ -201,7 +196,7 @@ class ParameterServerStrategy(
                 self, self._resolver, partitioner, settings.placement
             )
             have_workers_reach_ps(
-                watched.workers_here, self.num_ps, settings.startup_timeout
+                watched.workers_here, self.num_ps, settings.job.startup_timeout
             )
 
     @property

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -18,6 +18,12 @@ from tfdist.cluster.membership import (
     resolver_of,
     worker_config_of,
 )
+from tfdist.cluster.settings import (
+    JobArguments,
+    JobSettings,
+    job_settings,
+    takes_job_arguments,
+)
 from tfdist.peers.waits import Waits
 from tfdist.synchronous.extended import MultiWorkerExtended
 from tfdist.synchronous.strategy import (
@@ -25,6 +31,9 @@ from tfdist.synchronous.strategy import (
     SynchronousStrategy,
     check_replica_loss,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MultiWorkerMirroredStrategy(SynchronousStrategy):
@@ -45,9 +54,6 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for
             the exchange of gradients. By default, they are sent in packs of 2 MB or
             more, the last layer's first, while the backward pass still runs.
-        startup_timeout: How long to wait for the other tasks, in seconds.
-        peer_timeout: How long another task may fail to respond before the step that
-            waits for it fails, in seconds.
         whole_batch: Whether losses and metrics that do not separate over examples are
             computed on the whole batch, and a step that computes such numbers from a part
             of it is refused. With False, each replica computes them from its own part.
@@ -57,6 +63,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             gradients, logs and weights are the replicas' mean, weighted by their numbers
             of rows, and a sum becomes a mean of sums. By default, tfdist analyses a custom
             step, and raises an error if it cannot prove the result.
+        **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
+            `checkpoints` or `checkpoint_dir`.
+            A step fails that waits longer than `peer_timeout` for a task to respond.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is
@@ -68,29 +77,34 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             before, or is in graph mode.
     """
 
+    @takes_job_arguments
     def __init__(
         self,
         cluster_resolver: Given = None,
         communication_options: Any = None,
         *,
-        startup_timeout: float = 60.0,
-        peer_timeout: float = 30.0,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
         replica_loss: str | None = None,
+        **job: "Unpack[JobArguments]",
     ) -> None:
         check_replica_loss(replica_loss)
+        settings = job_settings("MultiWorkerMirroredStrategy", job)
         check_eager("MultiWorkerMirroredStrategy")
         config = worker_config_of(cluster_resolver, "MultiWorkerMirroredStrategy")
+        settings.need_all_workers(len(config.cluster.worker))
         MEMBERSHIP.check_none()
         options = communication_options or _default_options()
         resolver = resolver_of(config)
-        extended = _extended(
-            self, config, resolver, options, startup_timeout, peer_timeout
-        )
+        extended = _extended(self, config, resolver, options, settings)
         MEMBERSHIP.joined(self)
         super().__init__(
-            extended, resolver, whole_batch, whole_batch_bytes, replica_loss
+            extended,
+            resolver,
+            settings.checkpoints,
+            whole_batch,
+            whole_batch_bytes,
+            replica_loss,
         )
         self.board = Board(extended.addresses, config.task)
         names, me = extended.worker_names, extended.worker_index
@@ -132,8 +146,7 @@ def _extended(
     config: tf_config.TFConfig,
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
     options: Any,
-    startup_timeout: float,
-    peer_timeout: float,
+    settings: JobSettings,
 ) -> MultiWorkerExtended:
     try:
         return MultiWorkerExtended(
@@ -141,8 +154,8 @@ def _extended(
             config,
             resolver,
             options,
-            startup_timeout,
-            peer_timeout,
+            settings.startup_timeout,
+            settings.peer_timeout,
         )
     except RuntimeError as error:
         # TensorFlow's message, "must be configured at program startup", names no remedy.

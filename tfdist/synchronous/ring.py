@@ -2,19 +2,23 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tfdist.all_reduce.cross_device_ops import AllReduce
 from tfdist.cluster.membership import MEMBERSHIP, Given, check_eager, resolver_of
 from tfdist.cluster.one_script import chief_of, connect_to_workers
+from tfdist.cluster.settings import JobArguments, job_settings, takes_job_arguments
 from tfdist.synchronous.ring_extended import RingExtended
 from tfdist.synchronous.strategy import (
     WHOLE_BATCH_BYTES,
     SynchronousStrategy,
     check_replica_loss,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RingStrategy(SynchronousStrategy):
@@ -37,10 +41,6 @@ class RingStrategy(SynchronousStrategy):
             Read from the environment variable TF_CONFIG by default.
         cross_device_ops: The all-reduce of gradients. `tfdist.RingAllReduce()` by
             default.
-        startup_timeout: How long to wait for the workers, in seconds.
-        peer_timeout: How long a worker may fail to respond afterwards, in seconds. Then
-            `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if they are in a
-            wait that cannot be interrupted, the process exits with status 69.
         whole_batch: Whether losses and metrics that do not separate over examples are
             computed on the whole batch, and a step that computes such numbers from a part
             of it is refused. With False, each replica computes them from its own part.
@@ -50,6 +50,10 @@ class RingStrategy(SynchronousStrategy):
             gradients, logs and weights are the replicas' mean, weighted by their numbers
             of rows, and a sum becomes a mean of sums. By default, tfdist analyses a custom
             step, and raises an error if it cannot prove the result.
+        **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
+            `checkpoints` or `checkpoint_dir`. If a worker fails to respond for longer,
+            `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if they are in a
+            wait that cannot be interrupted, the process exits with status 69.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
@@ -63,16 +67,16 @@ class RingStrategy(SynchronousStrategy):
 
     has_one_script = True
 
+    @takes_job_arguments
     def __init__(
         self,
         cluster_resolver: Given = None,
         cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
         *,
-        startup_timeout: float = 60.0,
-        peer_timeout: float = 30.0,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
         replica_loss: str | None = None,
+        **job: "Unpack[JobArguments]",
     ) -> None:
         check_replica_loss(replica_loss)
         ops = AllReduce("ring") if cross_device_ops is None else cross_device_ops
@@ -81,15 +85,18 @@ class RingStrategy(SynchronousStrategy):
                 "cross_device_ops must be an object such as tfdist.RingAllReduce(); "
                 f"received {ops!r}"
             )
+        settings = job_settings("RingStrategy", job)
         check_eager("RingStrategy")
         config = chief_of(cluster_resolver, "RingStrategy")
+        settings.need_all_workers(len(config.cluster.worker))
         MEMBERSHIP.check_none()
-        addresses = connect_to_workers(config, startup_timeout, "RingStrategy")
+        addresses = connect_to_workers(config, settings.startup_timeout, "RingStrategy")
         MEMBERSHIP.joined(self)
-        extended = RingExtended(self, addresses, ops, peer_timeout)
+        extended = RingExtended(self, addresses, ops, settings.peer_timeout)
         super().__init__(
             extended,
             resolver_of(config),
+            settings.checkpoints,
             whole_batch,
             whole_batch_bytes,
             replica_loss,

@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.membership import JoinsOnce
+from tfdist.cluster.settings import Checkpoints
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.peers import calls
 from tfdist.peers.waits import Waits
@@ -48,6 +48,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
     Args:
         extended: The strategy's `extended`.
         resolver: The cluster, and this process's task in it.
+        checkpoints: The checkpoints of `fit`.
         whole_batch: Whether what does not separate over examples is computed on the whole
             batch, or refused; else on each replica's part.
         whole_batch_bytes: The most bytes that a step gathers at once of a whole batch.
@@ -74,6 +75,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self,
         extended: tf.distribute.StrategyExtended,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        checkpoints: Checkpoints,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
         replica_loss: str | None = None,
@@ -87,7 +89,7 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.whole_batch, self.whole_batch_bytes = whole_batch, whole_batch_bytes
         self.replica_loss = replica_loss
         self._resolver = resolver
-        self.checkpoints = CheckpointOptions.of_environment()
+        self.checkpoints = checkpoints
         self.fit_driver = SynchronousDriver(self)
 
     @property

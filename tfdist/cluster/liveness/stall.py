@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 WARN, RAISE, RESTART = "warn", "raise", "restart"
 ON_STALL = (WARN, RAISE, RESTART)
@@ -23,6 +24,13 @@ class Kind(Enum):
     TASK = "no answer from a task"
     STEPS = "every task answers, and no step has finished"
     DATA = "every task answers, and the data pipeline has returned no batch"
+
+
+class Timeouts(NamedTuple):
+    """The longest silence of a task, and the longest step or wait for a batch, in seconds."""
+
+    task: float
+    step: float
 
 
 @dataclass(frozen=True)
@@ -60,26 +68,29 @@ class Seen:
     busy: Mapping[str, float] | None = None
 
 
-def stalled(seen: Seen, timeout: float) -> Stall | None:
-    """Decides whether a wait has taken longer than `timeout` seconds.
+def stalled(seen: Seen, timeouts: Timeouts) -> Stall | None:
+    """Decides whether a wait has taken too long.
 
     A silent ps stops all training. A silent worker stops it once no step finishes;
     until then the other workers continue without it.
     """
     if not seen.working:
         return None
-    silent = tuple(sorted(t for t, time in seen.silent.items() if time >= timeout))
-    stands_still = seen.without_progress >= timeout
+    silent = tuple(
+        sorted(t for t, time in seen.silent.items() if time >= timeouts.task)
+    )
+    stands_still = seen.without_progress >= timeouts.step
     if silent:
         fatal = stands_still or any(task.startswith("ps:") for task in silent)
         return Stall(Kind.TASK, silent, fatal)
     if seen.silent:
         return None  # It may be the cause of the other waits: give it its full timeout.
-    if seen.without_data >= timeout:
+    if seen.without_data >= timeouts.step:
         return Stall(Kind.DATA)
     if stands_still:
         busy = seen.busy or {}
-        return Stall(Kind.STEPS, tuple(t for t, s in busy.items() if s >= timeout))
+        slow = tuple(t for t, s in busy.items() if s >= timeouts.step)
+        return Stall(Kind.STEPS, slow)
     return None
 
 

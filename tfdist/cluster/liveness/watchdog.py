@@ -24,7 +24,7 @@ from tfdist.cluster.health import NO_ANSWER, StatusConnection, problem_of
 from tfdist.cluster.liveness import stall, supervision
 from tfdist.cluster.liveness.activity import DATA, Activity
 from tfdist.cluster.liveness.sentinel import Sentinel
-from tfdist.cluster.liveness.stall import Seen, Stall
+from tfdist.cluster.liveness.stall import Kind, Seen, Stall, Timeouts
 
 _log = logging.getLogger("tfdist")
 
@@ -44,7 +44,6 @@ class StalledError(Error, RuntimeError):
 class Watchdog:
     """Probes every server, and checks that steps finish.
 
-    `timeout` is the longest silence of a task, step and wait for a batch, in seconds.
     `on_stall` is one of `stall.ON_STALL`, or None. Tasks of `not_waited_for` need not
     answer now.
     """
@@ -53,7 +52,7 @@ class Watchdog:
         self,
         tasks: Mapping[tf_config.Task, str],
         activity: Activity,
-        timeout: float,
+        timeouts: Timeouts,
         on_stall: str | None = None,
         end: Callable[[int], None] = os._exit,
         not_waited_for: Callable[[], Collection[tf_config.Task]] = tuple,
@@ -64,7 +63,7 @@ class Watchdog:
         }
         self._addresses = {str(task): address for task, address in tasks.items()}
         self._activity = activity
-        self._timeout = timeout
+        self._timeouts = timeouts
         self._on_stall = on_stall
         self._end = end
         self._silent: dict[str, float] = {}
@@ -76,8 +75,8 @@ class Watchdog:
         self._raised = threading.Event()
         self._stopped = threading.Event()
         self._sentinel: Sentinel | None = None
-        # At least five looks within the timeout.
-        self._interval = min(_LONGEST_INTERVAL, timeout / 5)
+        # At least five looks within each timeout.
+        self._interval = min(_LONGEST_INTERVAL, min(timeouts) / 5)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -99,7 +98,7 @@ class Watchdog:
             self._tell_sentinel()
             self._look()
             seen = self._seen()
-            found = stall.stalled(seen, self._timeout)
+            found = stall.stalled(seen, self._timeouts)
             if found is None:
                 self._said = None
             else:
@@ -116,7 +115,7 @@ class Watchdog:
             with contextlib.suppress(
                 OSError
             ):  # No process can be started: try again later.
-                patience = 2 * self._timeout + _SECONDS_FOR_THE_WATCHDOG
+                patience = 2 * max(self._timeouts) + _SECONDS_FOR_THE_WATCHDOG
                 self._sentinel = Sentinel(patience)
         if self._sentinel is None:
             return
@@ -182,9 +181,11 @@ class Watchdog:
 
     def _describe(self, found: Stall, seen: Seen) -> str:
         who = [f"{each} at {self._addresses[each]}" for each in found.tasks]
+        is_task = found.kind is Kind.TASK
+        timeout = self._timeouts.task if is_task else self._timeouts.step
         return "\n".join(
             [
-                f"{found.kind.value} for {self._timeout:g} s"
+                f"{found.kind.value} for {timeout:g} s"
                 f"{': ' if who else ''}{', '.join(who)}",
                 *self._lines(seen),
             ]

@@ -18,9 +18,9 @@ from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.fit_state import described, groups_of
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore
+from tfdist.cluster.settings import Checkpoints
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.steps.in_flight import InFlight
 
@@ -65,12 +65,12 @@ class FitProgress:
         )
 
 
-class Checkpoints:
+class CheckpointWriter:
     """Writes a checkpoint whenever one is due."""
 
     def __init__(
         self,
-        options: CheckpointOptions,
+        options: Checkpoints,
         in_flight: InFlight,
         store: CheckpointStore,
         model: Any,
@@ -95,7 +95,7 @@ class Checkpoints:
     def before_step(self, step: int) -> None:
         """Writes a checkpoint if one is due."""
         waited = time.monotonic() - self._last
-        if not self._writer.busy and waited >= self._options.interval:
+        if not self._writer.busy and waited >= self._options.every:
             self._in_flight.wait(_SECONDS_FOR_A_STEP, renewed=True)
             self._cut(step)
 

@@ -29,11 +29,14 @@ from tfdist.checkpoint.fit_state import (
     tell_of_rate,
     with_history,
 )
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
 from tfdist.cluster.liveness.step_error import reason
-from tfdist.parameter_server.checkpoints.checkpoints import Checkpoints, FitProgress
+from tfdist.cluster.settings import Checkpoints
+from tfdist.parameter_server.checkpoints.checkpoints import (
+    CheckpointWriter,
+    FitProgress,
+)
 from tfdist.parameter_server.checkpoints.termination import Termination
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.steps.in_flight import InFlight
@@ -55,7 +58,7 @@ def resumable_fit(
     model: Any,
     arguments: dict[str, Any],
     number: int,
-    options: CheckpointOptions,
+    options: Checkpoints,
     in_flight: InFlight,
 ) -> Iterator["ResumableFit"]:
     """Surrounds a call of `fit` that continues from its newest checkpoint.
@@ -67,7 +70,7 @@ def resumable_fit(
     directory = Path(options.directory, f"fit-{number:03d}")
     with (
         Termination() as termination,
-        CheckpointStore(directory, options.to_keep) as store,
+        CheckpointStore(directory, options.keep) as store,
     ):
         given = arguments.get("callbacks")
         callbacks = with_history(given)
@@ -103,7 +106,7 @@ class ResumableFit(keras.callbacks.Callback):
 
     def __init__(
         self,
-        options: CheckpointOptions,
+        options: Checkpoints,
         in_flight: InFlight,
         store: CheckpointStore,
         callbacks: list[Any],
@@ -118,7 +121,7 @@ class ResumableFit(keras.callbacks.Callback):
         self._callbacks = callbacks
         self._progress = FitProgress(epochs)
         self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: CheckpointWriter | None = None
         self._found: Iterator[Path] = iter(())
         self._first: Path | None = None
         self._restored: tuple[Path, Snapshot] | None = None
@@ -134,7 +137,7 @@ class ResumableFit(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the variables, the other callbacks and the initial epoch."""
-        self._checkpoints = Checkpoints(
+        self._checkpoints = CheckpointWriter(
             self._options,
             self._in_flight,
             self._store,

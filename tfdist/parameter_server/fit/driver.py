@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from tfdist._support.context import setting
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.liveness.peers import error_of_lost_ps
+from tfdist.cluster.settings import Checkpoints
 from tfdist.consistency.combinations import go_together
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.data.pipeline_report import PipelineReport
@@ -68,7 +68,7 @@ class ParameterServerDriver(DefaultDriver):
         self,
         strategy: tf.distribute.Strategy,
         in_flight: InFlight,
-        checkpoints: CheckpointOptions,
+        checkpoints: Checkpoints,
     ) -> None:
         super().__init__(strategy)
         self._in_flight = in_flight

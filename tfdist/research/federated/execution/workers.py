@@ -10,6 +10,7 @@ from tfdist.cluster.membership import (
     check_eager,
     worker_config_of,
 )
+from tfdist.cluster.settings import JobArguments, job_settings
 from tfdist.local_update.join import join
 from tfdist.research.federated.execution.parcel import Parcel
 
@@ -66,7 +67,11 @@ class Workers(JoinsOnce):
         check_eager("federated.Workers")
         config = worker_config_of(cluster_resolver, "federated.Workers")
         MEMBERSHIP.check_none()
-        joined = join(config, startup_timeout, peer_timeout, "federated.Workers")
+        given: JobArguments = {
+            "startup_timeout": startup_timeout,
+            "peer_timeout": peer_timeout,
+        }
+        joined = join(config, job_settings("federated.Workers", given))
         MEMBERSHIP.joined(self)
         self._exchange, self._names = joined.exchange, joined.names
         # A worker that only sends never waits for the server. Its next messages would

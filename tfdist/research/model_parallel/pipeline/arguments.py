@@ -72,6 +72,16 @@ def checked_recompute(recompute: Any) -> bool:
     return recompute
 
 
+def check_one_place(devices: Any, cluster_resolver: Any) -> None:
+    """Checks that stages are on devices of this process or on a cluster, not on both."""
+    if devices is not None and cluster_resolver is not None:
+        raise PipelineError(
+            "devices are those of this process, and cluster_resolver has workers: pass one "
+            f"of them; received devices={devices!r} and cluster_resolver="
+            f"{cluster_resolver!r}"
+        )
+
+
 def checked_replicas(replicas: Any, max_staleness: int) -> int:
     """Returns the number of replicas; several need stages that wait."""
     if not _is_whole(replicas) or replicas < 1:

@@ -4,16 +4,21 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tf_config import contract
-from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.cluster.liveness.peers import naming_lost_peers
 from tfdist.cluster.liveness.watched_workers import WatchedWorkers
-from tfdist.cluster.membership import MEMBERSHIP, JoinsOnce, check_eager
+from tfdist.cluster.membership import MEMBERSHIP, Given, JoinsOnce, check_eager
 from tfdist.cluster.one_script import chief_of, connect_to_workers
+from tfdist.cluster.settings import (
+    JobArguments,
+    JobSettings,
+    job_settings,
+    takes_job_arguments,
+)
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.research.model_parallel.pipeline import arguments
 from tfdist.research.model_parallel.pipeline.devices import (
@@ -25,6 +30,10 @@ from tfdist.research.model_parallel.pipeline.extended import PipelineExtended
 from tfdist.research.model_parallel.plan import LayerPlan
 
 _WHO = "PipelineStrategy"
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
@@ -81,8 +90,12 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
             of an epoch, and before a checkpoint, all batches pass through all stages:
             each is counted and updates each weight once. All stages but the last compute
             activations again, with or without `recompute`.
-        startup_timeout: How long to wait for the workers, in seconds.
-        peer_timeout: How long a worker may fail to respond afterwards, in seconds.
+        cluster_resolver: The cluster of a chief, which this process is, and workers: a
+            `tf.distribute.cluster_resolver.ClusterResolver` or a `tf_config.TFConfig`.
+            Read from the environment variable TF_CONFIG by default, if it is set and there
+            are no `devices`.
+        **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
+            `checkpoints` or `checkpoint_dir`.
 
     Raises:
         PipelineError: If an argument is not as described.
@@ -97,6 +110,7 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         using features replay", NeurIPS 2018, for `max_staleness`.
     """
 
+    @takes_job_arguments
     def __init__(
         self,
         stages: int | str | Sequence[Sequence[str]] | LayerPlan = "auto",
@@ -107,8 +121,8 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         *,
         replicas: int = 1,
         max_staleness: int = 0,
-        startup_timeout: float = 60.0,
-        peer_timeout: float = 30.0,
+        cluster_resolver: Given = None,
+        **job: "Unpack[JobArguments]",
     ) -> None:
         self.given_stages = arguments.checked_stages(stages)
         self.microbatches = arguments.checked_microbatches(microbatches)
@@ -116,9 +130,12 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.recompute = arguments.checked_recompute(recompute)
         self.max_staleness = arguments.checked_staleness(max_staleness)
         self.replicas = arguments.checked_replicas(replicas, self.max_staleness)
+        settings = job_settings(_WHO, job)
+        arguments.check_one_place(devices, cluster_resolver)
         self.workers: Any = None
-        if devices is None and os.environ.get(contract.TF_CONFIG):
-            self.workers = _StageWorkers(self, startup_timeout, peer_timeout)
+        has_cluster = cluster_resolver or os.environ.get(contract.TF_CONFIG)
+        if devices is None and has_cluster:
+            self.workers = _StageWorkers(self, cluster_resolver, settings)
             available = self.workers.devices
         else:
             available = devices_here(devices)
@@ -127,8 +144,14 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         self.stage_devices = of_stages
         used = dict.fromkeys(e for devices in of_stages for e in devices)
         super().__init__(PipelineExtended(self, list(used)))
-        self.checkpoints = CheckpointOptions.of_environment()
+        self.checkpoints = settings.checkpoints
         self.fit_driver = PipelineDriver(self)
+
+    is_chief = True
+    """True: the program runs in one process."""
+
+    def barrier(self) -> None:
+        """Returns at once: no other process runs the program."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -147,16 +170,15 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 class _StageWorkers:
     """Connects to the workers, and watches them."""
 
-    def __init__(
-        self, strategy: Any, startup_timeout: float, peer_timeout: float
-    ) -> None:
+    def __init__(self, strategy: Any, given: Given, settings: JobSettings) -> None:
         check_eager(_WHO)
-        config = chief_of(None, _WHO)
+        config = chief_of(given, _WHO)
+        settings.need_all_workers(len(config.cluster.worker))
         MEMBERSHIP.check_none()
-        addresses = connect_to_workers(config, startup_timeout, _WHO)
+        addresses = connect_to_workers(config, settings.startup_timeout, _WHO)
         MEMBERSHIP.joined(strategy)
         self.devices = devices_of_workers([each.device for each in addresses])
-        self._watched = WatchedWorkers(addresses, peer_timeout)
+        self._watched = WatchedWorkers(addresses, settings.peer_timeout)
         weakref.finalize(strategy, self._watched.stop).atexit = False
 
     @contextlib.contextmanager
