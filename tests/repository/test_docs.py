@@ -4,6 +4,10 @@ A code block runs here unless the line above it is one of these comments:
 
     <!-- not run: the reason -->
     <!-- run by: tests/test_x.py -->
+    <!-- program: tfdist local --num_workers=2 -->
+
+The last one is a complete program, which `tests/examples/test_page_programs.py` runs together
+with the blocks below that begin with `# Continues the program above`.
 """
 
 import ast
@@ -40,7 +44,8 @@ def unmarked(language):
     return [
         pytest.param(block, id=str(block))
         for block in documents.blocks(language)
-        if not block.mark.startswith(("not run:", "run by:"))
+        if not block.mark.startswith(("not run:", "run by:", documents.PROGRAM))
+        and not block.code.startswith(documents.CONTINUES)
     ]
 
 
@@ -145,7 +150,9 @@ def test_blocks_have_a_language_and_true_marks():
 def check_block(block):
     assert block.language in {"diff", "python", "sh", "text", "yaml", "mermaid"}, block
     kind, _, what = block.mark.partition(": ")
-    if kind == "run by":
+    if kind == "program":
+        assert what.split()[0] in {"tfdist", "python", "without"}, block
+    elif kind == "run by":
         assert block.page.name in (ROOT / what).read_text(), what
     elif kind == "not run":
         assert what, block
