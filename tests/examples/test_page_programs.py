@@ -50,15 +50,20 @@ def run(program: Program, directory):
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "strategy",
-    ["MultiWorkerMirroredStrategy()", "RingStrategy()", "LocalUpdateStrategy(10)"],
+    [
+        "MultiWorkerMirroredStrategy()",
+        "RingStrategy()",
+        "LocalUpdateStrategy(local_steps=100)",
+    ],
 )
-def test_files_of_each_strategy_load_without_tfdist(strategy, tmp_path):
-    """The page of saving has one strategy, and promises the same of every other."""
+def test_each_strategy_runs_the_quickstart_and_saves_for_all(strategy, tmp_path):
+    """The two pages have one strategy, and promise the same of every other."""
     train, load = PAGES["saving.md"]
-    code = train.code().replace("ParameterServerStrategy()", strategy)
-    assert strategy in code
-    (tmp_path / "train.py").write_text(code)
-    jobs.launch("train.py", cwd=tmp_path)
+    for program in (*PAGES["start.md"], train):
+        code = program.code().replace("ParameterServerStrategy()", strategy)
+        assert strategy in code
+        (tmp_path / "train.py").write_text(code)
+        jobs.launch("train.py", cwd=tmp_path)
     run(load, tmp_path)
 
 

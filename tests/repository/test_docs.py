@@ -1,6 +1,7 @@
 """Documentation: links, paths, names and code blocks are right.
 
-A code block runs here unless the line above it is one of these comments:
+A block of commands runs here unless the line above it is one of the first two of these
+comments, and a block of Python has one of the three:
 
     <!-- not run: the reason -->
     <!-- run by: tests/test_x.py -->
@@ -13,9 +14,10 @@ with the blocks below that begin with `# Continues the program above`.
 import ast
 import configparser
 import importlib
-import inspect
 import re
 import shlex
+import subprocess
+import sys
 from fnmatch import fnmatchcase
 
 import documents
@@ -39,15 +41,6 @@ COMMANDS = {
     "launch.doctor",
     "launch.speedup",
 }
-
-
-def unmarked(language):
-    return [
-        pytest.param(block, id=str(block))
-        for block in documents.blocks(language)
-        if not block.mark.startswith(("not run:", "run by:", documents.PROGRAM))
-        and not block.code.startswith(documents.CONTINUES)
-    ]
 
 
 def test_the_readme_fits_on_a_few_screens():
@@ -167,9 +160,18 @@ def check_block(block):
         assert what, block
     else:
         assert "run" not in kind.split(), f"not a mark: {block.mark}"
+        continues = block.code.startswith(documents.CONTINUES)
+        assert block.language != "python" or continues, f"{block} needs a mark"
 
 
-@pytest.mark.parametrize("block", unmarked("sh"))
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=str(block))
+        for block in documents.blocks("sh")
+        if not block.mark.startswith(("not run:", "run by:"))
+    ],
+)
 def test_commands_run(block, monkeypatch):
     """Each command runs, as a dry run if it would start a cluster."""
     monkeypatch.chdir(ROOT)
@@ -221,51 +223,14 @@ def configuration():
     return parser
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("block", unmarked("python"))
-def test_programs_run(block, strategy, monkeypatch, tmp_path):
-    """Each block runs on the tests' cluster, with the objects that its page assumes."""
-    import tfdist
-
-    signature = inspect.signature(tfdist.ParameterServerStrategy)
-
-    def existing_strategy(*args, **kwargs):
-        """One process has one strategy: the arguments are only checked."""
-        given = signature.bind(*args, **kwargs).arguments
-        if "placement" in given:
-            tfdist.placement.placement.check_placement(given["placement"])
-        return strategy
-
-    monkeypatch.setattr(tfdist, "ParameterServerStrategy", existing_strategy)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block.code, str(block), "exec"), assumed(strategy))
-
-
-def assumed(strategy):
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    import tfdist
-
-    def build_model():
-        inputs = keras.Input((4,))
-        model = keras.Model(inputs, keras.layers.Dense(8)(inputs))
-        model.compile("sgd", "mse")
-        return model
-
-    x, y = np.ones((16, 4), "float32"), np.ones((16, 8), "float32")
-    return {
-        "build_model": build_model,
-        "keras": keras,
-        "np": np,
-        "plan": tfdist.plan(build_model, num_ps=2),
-        "strategy": strategy,
-        "tf": tf,
-        "tfdist": tfdist,
-        "x": x,
-        "y": y,
-    }
+def test_python_blocks_define_what_they_use(tmp_path):
+    """Each can be pasted and run, alone or after the program that it continues."""
+    for number, program in enumerate(documents.programs(documents.blocks("python"))):
+        name = f"{number}_{program.blocks[0].page.stem}_{program.blocks[0].line}.py"
+        (tmp_path / name).write_text(program.code())
+    ruff = (sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821,E9")
+    done = subprocess.run([*ruff, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_page_lists_what_flows_around_keras():
