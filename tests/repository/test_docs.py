@@ -52,6 +52,16 @@ def test_the_script_in_the_readme_is_the_quickstart():
     assert script in (ROOT / "examples" / "quickstart.py").read_text()
 
 
+@pytest.mark.parametrize("address", ["", "https://example.com/tree/"])
+def test_the_links_of_the_readme_work_on_a_package_index(address, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    rewritten = importlib.import_module("site_readme").rewritten
+    page = (ROOT / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)]*)\)", rewritten(page, address))
+    assert [each for each in targets if not each.startswith("https://")] == []
+    assert ("https://example.com/tree/docs/start.md" in targets) == bool(address)
+
+
 def leads_somewhere(page, link):
     if link.startswith(("http:", "https:")):
         return True
