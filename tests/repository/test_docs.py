@@ -96,6 +96,25 @@ def test_every_page_is_in_the_index_and_the_menu_or_a_benchmark():
             assert f": {name}\n" in rest
 
 
+TICS = re.compile(
+    r"half of (?:the|their) b(?:it|yte)s|\bstrangers?\b|\bgiven? up\b|\bdearer\b|for ever\b"
+    r"|now and then|nine tenths|under way|\brefuses\b|\b(?:is|are) (?:refused|waited for)\b"
+    r"|\bat [0-9a-f]{7}\b|^#+ [^\n]*\n\n(?!tfdist)[a-z]",
+    re.M,
+)
+"""Home-made words, commits, and sentences whose subject is their heading."""
+
+
+def test_guides_use_standard_terms():
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    guides = re.findall(r": ([\w-]+\.md)$", menu.partition("- Project:")[0], re.M)
+    assert "start.md" in guides
+    guides.remove("features.md")  # Its rows are the names of tests.
+    pages = [ROOT / "README.md", *(ROOT / "docs" / name for name in guides)]
+    found = [(page.name, TICS.findall(documents.prose(page))) for page in pages]
+    assert [each for each in found if each[1]] == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_reference_has_every_public_name(package):
     page = (ROOT / "docs" / "reference" / f"{package}.md").read_text()
