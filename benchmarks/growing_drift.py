@@ -17,7 +17,7 @@ _CHUNKS, _EXAMPLES, _BATCH = 20, 51_200, 2048
 # How many ids live at a time, and how many of them are replaced after each chunk.
 _LIVE, _NEW = 20_000, 1_000
 # The bytes of a row and Adagrad's slots, and what it takes beside them in a table that
-# grows and notes how often it was looked up (docs/embeddings.md, "Memory").
+# grows and notes how often it was looked up (docs/dynamic-tables.md, "Memory").
 _VALUES, _BESIDE = 2 * 4 * WIDTH, 78
 _MAX_ROWS = 6_000
 _BYTES = _MAX_ROWS * (_VALUES + _BESIDE)

@@ -1,7 +1,7 @@
 """How evenly placements spread well-known models over parameter servers.
 
     python benchmarks/placement_balance.py --json=benchmarks/measured/placement_balance.json
-    python benchmarks/placement_balance.py --markdown  # into docs/placement.md
+    python benchmarks/placement_balance.py --markdown  # into docs/measured-placement.md
     python benchmarks/placement_balance.py --check     # exits with status 1 if it differs
 
 The figures are bytes on the fullest ps over the mean, with Adam's slots: 1 is perfect. No
@@ -223,7 +223,7 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if options.markdown or options.check:
         shown = sections(pages.measured("placement_balance"))
-        return pages.publish(pages.DOCS / "placement.md", shown, options.check)
+        return pages.publish(pages.DOCS / "measured-placement.md", shown, options.check)
     measured = measure()
     for section in sections(measured).values():
         print(section)

@@ -1,4 +1,4 @@
-"""The program of the speedup curves in docs/speedup.md: an MLP learns a linear teacher.
+"""The program of the speedup curves in docs/measured-speedup.md: an MLP learns a linear teacher.
 
     python -m launch.speedup --workers=1,2,4,8 --rate=200mbit --output=speedup.json \
         benchmarks/speedup_program.py

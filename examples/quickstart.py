@@ -8,7 +8,7 @@ import numpy as np
 
 import tfdist
 
-x = np.random.normal(size=(4096, 8)).astype("float32")
+x = np.random.default_rng(0).normal(size=(4096, 8)).astype("float32")
 y = x @ np.arange(8, dtype="float32")
 
 strategy = tfdist.ParameterServerStrategy()

@@ -258,7 +258,7 @@ def test_the_page_shows_what_was_measured(rate, repeats):
     root = Path(__file__).parents[2]
     file = f"benchmarks/measured/speedup_{rate}.json"
     measured = Speedup.from_json((root / file).read_text())
-    section = (root / "docs" / "speedup.md").read_text().partition(file)[2]
+    section = (root / "docs" / "measured-speedup.md").read_text().partition(file)[2]
     rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \|", section, re.M)[:4]
     assert [int(workers) for workers, *_ in rows] == measured.sizes
     for workers, steps, speedup in rows:

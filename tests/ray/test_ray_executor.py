@@ -174,14 +174,14 @@ def test_the_program_of_the_docs(nodes, tmp_path):
     (block,) = (
         each
         for each in documents.blocks("python")
-        if each.page.name == "engines.md" and "launch.ray" in each.code
+        if each.page.name == "ray.md" and "launch.ray" in each.code
     )
     x = np.random.default_rng(1).normal(size=(64, 4))
     np.savez(tmp_path / "train.npz", x=x, y=x[:, :1])
     code = block.code.replace("/data", str(tmp_path))
     found = {"__name__": "__main__"}  # Or else the workers would import the function.
     with pytest.warns(UserWarning, match="are open"):
-        exec(compile(code, "engines.md", "exec"), found)
+        exec(compile(code, "ray.md", "exec"), found)
     one, other = found["losses"]
     assert one == other
     assert one[-1] < one[0]

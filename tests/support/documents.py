@@ -1,6 +1,7 @@
 """The README, CONTRIBUTING, CHANGELOG and docs pages, parsed as Markdown."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+PROGRAM = "program: "
+CONTINUES = "# Continues the program above"
 _FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
     re.M | re.S,
@@ -52,6 +55,42 @@ def blocks(*languages: str) -> list[Block]:
         for found in _FENCE.finditer(text)
         if not languages or found["language"] in languages
     ]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A complete program of a page, with the blocks that continue it.
+
+    Attributes:
+        blocks: The program as it is printed, and the blocks below that continue it.
+    """
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def command(self) -> str:
+        """Returns what runs it."""
+        return self.blocks[0].mark.removeprefix(PROGRAM)
+
+    def code(self, *, runnable: bool = False) -> str:
+        """Returns the blocks one after the other, or only those that can run here."""
+        return "\n".join(
+            block.code
+            for block in self.blocks
+            if not (runnable and block.mark.startswith("not run:"))
+        )
+
+
+def programs(found: Sequence[Block]) -> list[Program]:
+    """Returns the programs of these blocks, which are in the order of their pages."""
+    begun: list[list[Block]] = []
+    for block in found:
+        if not block.code.startswith(CONTINUES):
+            begun.append([block])
+        else:
+            assert begun[-1][0].page == block.page, block
+            begun[-1].append(block)
+    return [Program(tuple(each)) for each in begun]
 
 
 def prose(page: Path) -> str:

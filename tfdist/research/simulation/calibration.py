@@ -18,7 +18,7 @@ SPREAD = 0.5
 """The variation of a step's parts, relative to their means: an assumption.
 
 It is the only number that no run with one worker measures. It was chosen with the two
-files of docs/speedup.md.
+files of docs/measured-speedup.md.
 """
 
 FAIR_SHARE = 0.5
