@@ -45,6 +45,7 @@ from launch.loopback import foreground
 from launch.remote import connector
 from launch.secure import mode
 from launch.supervise.processes import check_platform
+from tf_config import contract
 from tf_config.contract import EXIT_USAGE
 
 _MOST_TASKS = 10_000
@@ -77,8 +78,10 @@ def main(argv: Sequence[str]) -> int:
     planner = engine_flags.planner(values, program, kind, first_port=PORT)
     has_policy = values.pod_failure_policy
     if name := os.environ.get(JOB_VARIABLE):
+        program = replace(program, command=os.environ.get(contract.COMMAND, ""))
         planner = replace(
             planner,
+            program=program,
             protection=kubernetes_flags.protection(values),
             timeout=values.connect_timeout + _LATER,
         )
@@ -203,7 +206,7 @@ def _job(
         grace_period=values.grace_period,
         patience=_PATIENCE + values.connect_timeout,
         work_dir=values.work_dir or "",
-        env=engine_flags.env_of(values),
+        env={contract.COMMAND: program.command, **engine_flags.env_of(values)},
         resources=kubernetes_flags.resources(values, counts),
         ps_node_selector=kubernetes_flags.labels(values.ps_node_selector),
         extra=kubernetes_flags.pod_spec(values),

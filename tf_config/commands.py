@@ -1,8 +1,10 @@
 """The commands of `launch` and `tfdist`, and how a user types each of them."""
 
 import difflib
+import json
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 from tf_config.contract import CHECKPOINT_MODULE, SERVER_MODULE
 
@@ -81,6 +83,38 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, list(words), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def starting(
+    told: str,
+    argv: Sequence[str],
+    needs: Sequence[str],
+    has: Mapping[str, Sequence[str]],
+    flags: Sequence[str] = (),
+) -> str:
+    """Returns the command that starts a program on a cluster with other jobs.
+
+    Args:
+        told: The value of `contract.COMMAND` in its environment; '' if no launcher has started it.
+        argv: The program's own arguments.
+        needs: The jobs that the cluster needs.
+        has: The addresses of the jobs that it has.
+        flags: More flags for the launcher.
+
+    >>> starting("", ["train.py"], ["chief", "ps", "worker"], {"worker": ["a:1"]})
+    'tfdist local --num_ps=2 --num_workers=1 train.py'
+    """
+    local = [f"{CONSOLE} local", shlex.join(argv) or "SCRIPT"]
+    command, program = json.loads(told) if told else local
+    if "--job_name=" in command:  # Of one task, which names the hosts of all.
+        jobs = [*needs, *(job for job in has if job not in (*needs, "ps"))]
+        about = [
+            f"--{job}_hosts={','.join(has.get(job, ['HOST:PORT']))}" for job in jobs
+        ]
+    else:
+        num_ps = len(has.get("ps", "??")) if "ps" in needs else 0
+        about = [f"--num_ps={num_ps}", f"--num_workers={len(has.get('worker', '??'))}"]
+    return " ".join([command, *about, *flags, program])
 
 
 def error_of(module: str, error: Exception, program: str) -> str:

@@ -47,6 +47,12 @@ HISTORY = "TFDIST_HISTORY"
 TIMELINE = "TFDIST_TIMELINE"
 """The file, as an absolute path, to which `fit` writes when each step did what."""
 
+COMMAND = "TFDIST_COMMAND"
+"""The command that started the program: a JSON list of two texts for a shell.
+
+Flags that describe the cluster belong between them: `commands.starting` writes them there.
+"""
+
 CONSISTENCY = "TFDIST_CONSISTENCY"
 """The policy of a `ParameterServerStrategy` that is given none, as text.
 
@@ -98,6 +104,7 @@ READ_LATE = frozenset(
         HISTORY,
         CONSISTENCY,
         TIMELINE,
+        COMMAND,
         "CUDA_VISIBLE_DEVICES",
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "http_proxy",

@@ -1,13 +1,16 @@
 """Command lines of launchers: their flags, then the script, then its flags."""
 
 import io
+import json
 import os
 import re
+import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 from absl import flags
@@ -23,7 +26,7 @@ from launch.loopback.cluster import LogDirError
 from launch.network.ports import PortError
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
-from tf_config.commands import as_typed, nearest
+from tf_config.commands import COMMANDS, CONSOLE, as_typed, nearest
 from tf_config.contract import EXIT_USAGE
 
 _GROUPS = {
@@ -35,6 +38,11 @@ _GROUPS = {
     "stall_timeout grace_period straggler_timeout connect_timeout",
 }
 """The flags that most users want, and those for what may go wrong; the others are rare."""
+
+_OF_CLUSTER = {
+    *("num_ps", "num_workers", "program", "chief", "module", "name", "log_dir")
+}
+_OF_CLUSTER |= {f"{job}_hosts" for job in JOBS}
 
 
 class UsageError(ValueError):
@@ -121,7 +129,8 @@ def parse(
     _check_syntax(program)
     asked = values["import"].value
     imports = op_libraries(program) if asked is None else filter(None, asked)
-    program = replace(program, imports=tuple(imports))
+    command = json.dumps([_typed(argv[0], values), shlex.join(program.argv)])
+    program = replace(program, imports=tuple(imports), command=command)
     if stray := stray_flags(program, set(values)):
         print(stray, file=sys.stderr, flush=True)
     if "num_workers" in values and values.num_ps is None:
@@ -129,6 +138,18 @@ def parse(
         if chosen:
             print(chosen, file=sys.stderr, flush=True)
     return values, program
+
+
+def _typed(program: str, values: flags.FlagValues) -> str:
+    """Returns how the command was typed, without the flags that describe the cluster."""
+    # "tfdist ssh", or the path of launch/ssh.py.
+    name = Path(program).stem.split()[-1]
+    words = [CONSOLE, name if name in COMMANDS else "local"]
+    for flag in {values[each].name: values[each] for each in values}.values():
+        if flag.present and flag.name not in _OF_CLUSTER:
+            words += flag.serialize().split("\n")
+    # A log shows the command, and must not show a secret.
+    return shlex.join(re.sub(r"(?s)^(--env=\w+=).*", r"\1...", each) for each in words)
 
 
 def parse_flags(

@@ -29,12 +29,14 @@ class Program:
         flags: The script's own arguments.
         is_module: Whether it is a module, which Python finds as `python -m` does.
         imports: The modules whose operations its servers need.
+        command: A value of `contract.COMMAND`; '' if no command has started it.
     """
 
     script: str
     flags: tuple[str, ...] = ()
     is_module: bool = False
     imports: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -107,7 +109,8 @@ class TaskPlan:
 
     def shell_line(self) -> str:
         """Returns the task as a line to paste into a shell."""
-        settings = [f"{name}={shlex.quote(self.env[name])}" for name in self.env]
+        env = {k: v for k, v in self.env.items() if k != contract.COMMAND}
+        settings = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
         if self.remote is None:
             return " ".join([*settings, shlex.join(self.argv)])
         # The login shell of another host may not accept assignments before a command.
@@ -170,6 +173,8 @@ def plan(
         env = {contract.TF_CONFIG: TFConfig(cluster, task).to_json()}
         if is_server and program.imports:
             env[contract.IMPORTS] = ",".join(program.imports)
+        if program.command and not is_server:
+            env[contract.COMMAND] = program.command
         return TaskPlan(
             task=task,
             address=cluster.address(task),

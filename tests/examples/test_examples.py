@@ -73,7 +73,7 @@ def test_without_a_cluster_the_command_is_said(
     mnist_cnn: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    words = f"strategy={name}: TF_CONFIG is not set.*python -m launch.local"
+    words = f"strategy={name}: TF_CONFIG is not set.*Type: tfdist local --num_ps="
     with pytest.raises(SystemExit, match=words):
         run(mnist_cnn, f"--strategy={name}")
 

@@ -641,6 +641,7 @@ def test_no_tf_config(monkeypatch):
 def test_strategy_on_a_server(task):
     config = config_of(tf_config.Task.parse(task), chief="a:1", ps="a:2", worker="a:3")
     words = f"runs on the chief alone; this task is {task}.*python -m tfdist.server"
+    words += ".* Type: tfdist local --num_ps=1 --num_workers=1 --program=coordinator "
     with pytest.raises(tf_config.ClusterError, match=words):
         tfdist.ParameterServerStrategy(config)
 
@@ -652,6 +653,7 @@ def test_strategy_on_a_server(task):
 def test_cluster_without_ps():
     config = config_of(CHIEF, chief="a:1", worker="a:3")
     words = "needs a cluster with a ps.*received the jobs chief, worker"
+    words += r"\. Type: tfdist local --num_ps=2 --num_workers=1 \S+"
     with pytest.raises(tf_config.ClusterError, match=words):
         tfdist.ParameterServerStrategy(config)
 

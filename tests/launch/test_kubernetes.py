@@ -32,7 +32,7 @@ from launch.flags.command_line import UsageError
 from launch.job.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
-from tf_config import Task
+from tf_config import Task, contract
 
 from ..kubernetes.kubernetes_kubelet import expand
 from ..kubernetes.kubernetes_schemas import KINDS, problems
@@ -321,9 +321,12 @@ def test_a_script_that_only_the_image_has_changes_no_counts(
     job = kubernetes._job(values, program, "mine", counts, True)
     (tmp_path / "train.py").write_text(f"import tfdist\ntfdist.{strategy}()\n")
     monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
+    monkeypatch.setenv(contract.COMMAND, job.pods.env[contract.COMMAND])
     with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
         assert kubernetes.main(job.pods.command[2:]) == 5
     assert run.call_args[0][0] == kubernetes._layout("mine", counts)
+    # The user typed another command than the pod runs.
+    assert run.call_args[0][1].program.command == program.command != ""
 
 
 def test_a_dry_run_prints_objects(capsys):

@@ -3,7 +3,9 @@
 import pytest
 
 import tfdist
-from launch.job.plan import Program
+from launch import kubernetes, local, ray, slurm, ssh, task
+from launch.flags import command_line
+from launch.job.plan import Program, plan
 from launch.job.script_source import (
     DEFAULT_PS,
     STRATEGIES_OF_CHIEF,
@@ -14,6 +16,8 @@ from launch.job.script_source import (
     num_ps_of,
     op_libraries,
 )
+from tf_config import Cluster, contract
+from tf_config.commands import starting
 
 
 @pytest.mark.parametrize(
@@ -231,3 +235,57 @@ def test_a_library_of_operations_is_known_by_what_it_is_linked_with(
     monkeypatch.syspath_prepend(site)
     script.write_text(source)
     assert op_libraries(Program(str(script))) == expected
+
+
+PS = ("chief", "ps", "worker")
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "retyped"),
+    [
+        (local, "local --num_ps=0 T --x", "local --num_ps=2 --num_workers=2 T --x"),
+        (local, "local --chief -m p.t", "local --num_ps=2 --num_workers=2 -m p.t"),
+        (
+            ssh,
+            "ssh --num-ps 0 --name=a --hosts=a,b --num_workers=3 --env=KEY=1 T",
+            "ssh --hosts=a,b --env=KEY=... --num_ps=2 --num_workers=2 T",
+        ),
+        (slurm, "slurm --mem=2G T", "slurm --mem=2G --num_ps=2 --num_workers=2 T"),
+        (
+            kubernetes,
+            "kubernetes --image=i --program=every_task T",
+            "kubernetes --image=i --num_ps=2 --num_workers=2 T",
+        ),
+        (ray, "ray --detach T", "ray --detach --num_ps=2 --num_workers=2 T"),
+        (
+            task,
+            "task --job_name=worker --worker_hosts=a:1,b:1 T",
+            "task --job_name=worker --chief_hosts=HOST:PORT --ps_hosts=HOST:PORT "
+            "--worker_hosts=a:1,b:1 T",
+        ),
+        (
+            task,
+            "task --first_port=9 T",
+            "task --first_port=9 --num_ps=2 --num_workers=2 T",
+        ),
+    ],
+)
+def test_a_program_knows_how_to_start_it_on_another_cluster(
+    module, typed, retyped, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "T").touch()
+    command, *arguments = typed.split()
+    values = (getattr(module, "define_flags", None) or module._define_flags)()
+    _, program = command_line.parse([f"tfdist {command}", *arguments], values, "")
+    cluster = Cluster(worker=("a:1", "b:1"))
+    (first, _) = plan(cluster, program)
+    found = starting(first.env[contract.COMMAND], [], PS, cluster.as_dict())
+    assert found == f"tfdist {retyped}"
+    assert contract.COMMAND not in first.shell_line()  # It starts nothing.
+
+
+def test_a_server_does_not_know_how_it_was_started():
+    cluster = Cluster(chief=("c:1",), ps=("a:1",), worker=("b:1",))
+    plans = plan(cluster, Program("T", command="[]"))
+    assert [each.name for each in plans if "[]" in each.env.values()] == ["chief"]

@@ -21,7 +21,7 @@ def simple(jobs, *task):
 
 
 def of(resolver, is_chief=False):
-    return config_of(resolver, "--num_ps=2", is_chief)
+    return config_of(resolver, ("chief", "ps", "worker"), is_chief)
 
 
 class Late(resolvers.SimpleClusterResolver):

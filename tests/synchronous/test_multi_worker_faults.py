@@ -72,8 +72,11 @@ def test_a_strategy_made_too_late_says_so():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, "TF_CONFIG is not set"),
-        ({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, "keeps no variables on"),
+        ({}, "TF_CONFIG is not set.* --num_ps=0 --num_workers=2 "),
+        (
+            {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]},
+            "keeps no variables on.* --num_ps=0 --num_workers=1 ",
+        ),
     ],
 )
 def test_a_cluster_that_does_not_fit_is_refused(monkeypatch, config, words):

@@ -158,6 +158,9 @@ CHIEF = tf_config.Task("chief", 0)
 )
 def test_another_cluster_is_refused(cluster, task, words):
     config = tf_config.TFConfig(tf_config.Cluster.from_dict(cluster), task)
+    words += (
+        ".* Type: tfdist local --num_ps=0 --num_workers=[12] --program=coordinator "
+    )
     with pytest.raises(tf_config.ClusterError, match=words):
         RingStrategy(config)
 
@@ -165,7 +168,7 @@ def test_another_cluster_is_refused(cluster, task, words):
 def test_no_cluster_is_refused(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(
-        tf_config.ClusterError, match="TF_CONFIG is not set.*coordinator"
+        tf_config.ClusterError, match="TF_CONFIG is not set.*=coordinator "
     ):
         RingStrategy()
     with pytest.raises(TypeError, match="received 5"):

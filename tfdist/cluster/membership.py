@@ -4,14 +4,15 @@ import atexit
 import copy
 import os
 import socket
+import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 import tf_config
-from tf_config import contract
+from tf_config import commands, contract
 from tfdist import _tf
 
 
@@ -32,22 +33,28 @@ Given: TypeAlias = (
 )
 """The types that a strategy takes as `cluster_resolver`."""
 
+PS = ("chief", "ps", "worker")
+CHIEF_AND_WORKERS = ("chief", "worker")
+WORKERS = ("worker",)
+"""The jobs of the clusters that the strategies need."""
 
-def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TFConfig:
+
+def config_of(
+    given: Given, needs: Sequence[str], is_chief: bool = False
+) -> tf_config.TFConfig:
     """Returns the cluster, by default of TF_CONFIG, and this process's task in it.
 
     Args:
         given: The strategy's argument.
-        launch: The flags of `python -m launch.local` that start such a cluster.
+        needs: The jobs that the cluster must have.
         is_chief: True if this process is the chief where a resolver names no task.
     """
     if isinstance(given, tf.distribute.cluster_resolver.ClusterResolver):
         return _config_of_resolver(given, is_chief)
     if given is None and not os.environ.get(contract.TF_CONFIG):
         raise tf_config.ClusterError(
-            f"TF_CONFIG is not set: start this script with `python -m launch.local "
-            f"{launch} SCRIPT` for a cluster on this machine, or with `python -m "
-            "launch.task` on each host of a cluster"
+            "TF_CONFIG is not set: start this script as a task of a cluster. "
+            f"{command_of(needs)}"
         )
     if given is None:
         return tf_config.TFConfig.from_environment()
@@ -58,6 +65,25 @@ def config_of(given: Given, launch: str, is_chief: bool = False) -> tf_config.TF
             f"tf_config.Cluster, and this process's task; received {given!r}"
         )
     return given
+
+
+def command_of(needs: Sequence[str], config: tf_config.TFConfig | None = None) -> str:
+    """Returns a sentence with the command that starts this program on such a cluster.
+
+    Args:
+        needs: The jobs that the cluster must have.
+        config: The cluster and the task that do not fit.
+    """
+    flags = []
+    has = config.cluster.as_dict() if config else {}
+    is_chief = config is None or config.task.job == "chief"
+    # With ps, this is the default.
+    if needs == CHIEF_AND_WORKERS or (needs == PS and "ps" in has and not is_chief):
+        flags.append("--program=coordinator")
+    # A notebook has no file, and the arguments of its kernel are no command.
+    argv = sys.argv if hasattr(sys.modules["__main__"], "__file__") else []
+    told = os.environ.get(contract.COMMAND, "")
+    return f"Type: {commands.starting(told, argv, needs, has, flags)}"
 
 
 def _config_of_resolver(
@@ -94,12 +120,12 @@ def _free_port() -> int:
 
 def worker_config_of(given: Given, strategy: str) -> tf_config.TFConfig:
     """Returns a cluster without ps, and this process's task: the chief or a worker."""
-    config = config_of(given, "--num_ps=0 --num_workers=2")
+    config = config_of(given, WORKERS)
     if config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             f"{strategy} keeps no variables on a ps; received the jobs "
-            f"{', '.join(config.cluster.as_dict())}. Remove the ps (--num_ps=0), or use "
-            "ParameterServerStrategy"
+            f"{', '.join(config.cluster.as_dict())}. Use ParameterServerStrategy, or "
+            f"start it without ps. {command_of(WORKERS, config)}"
         )
     if config.task.job not in ("chief", "worker"):
         raise tf_config.ClusterError(

@@ -5,25 +5,29 @@ import tensorflow as tf
 import tf_config
 from tfdist.cluster import status
 from tfdist.cluster.lost_variables import losing_variables
-from tfdist.cluster.membership import Given, config_of
+from tfdist.cluster.membership import (
+    CHIEF_AND_WORKERS,
+    Given,
+    command_of,
+    config_of,
+)
 from tfdist.cluster.startup import wait_for
 
 
 def chief_of(given: Given, who: str) -> tf_config.TFConfig:
     """Returns the configuration of a chief with workers and without ps."""
-    launch = "--num_ps=0 --num_workers=2 --program=coordinator"
-    config = config_of(given, launch, is_chief=True)
+    config = config_of(given, CHIEF_AND_WORKERS, is_chief=True)
+    command = command_of(CHIEF_AND_WORKERS, config)
     jobs = config.cluster.jobs()
     if config.cluster.has_parameter_servers or "worker" not in jobs:
         raise tf_config.ClusterError(
             f"{who} needs a chief and workers, and no ps; received the jobs "
-            f"{', '.join(jobs)}"
+            f"{', '.join(jobs)}. {command}"
         )
     if config.task.job != "chief":
         raise tf_config.ClusterError(
             f"{who} runs on the chief alone; this task is {config.task}. A worker runs "
-            "`python -m tfdist.server`, which python -m launch.task and python -m "
-            "launch.local start for you with --program=coordinator"
+            f"`python -m tfdist.server`, which a launcher starts for you. {command}"
         )
     return config
 

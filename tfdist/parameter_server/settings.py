@@ -9,7 +9,7 @@ import tf_config
 from tf_config import contract
 from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.cluster.liveness.stall import Timeouts, check_on_stall
-from tfdist.cluster.membership import Given, config_of
+from tfdist.cluster.membership import PS, Given, command_of, config_of
 from tfdist.cluster.settings import (
     JobArguments,
     JobSettings,
@@ -125,16 +125,17 @@ def _stall_timeout(given: float | None) -> float:
 
 
 def _chief_of(given: Given) -> tf_config.TFConfig:
-    cluster = config_of(given, "--num_ps=2 --num_workers=2", is_chief=True)
+    cluster = config_of(given, PS, is_chief=True)
+    command = command_of(PS, cluster)
     if not cluster.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             "ParameterServerStrategy needs a cluster with a ps, a worker and a chief; "
-            f"received the jobs {', '.join(cluster.cluster.as_dict())}"
+            f"received the jobs {', '.join(cluster.cluster.as_dict())}. {command}"
         )
     if cluster.task.job != "chief":
         raise tf_config.ClusterError(
             "ParameterServerStrategy runs on the chief alone; this task is "
-            f"{cluster.task}. A ps or a worker runs `python -m tfdist.server`, which "
-            "`python -m launch.task` and `python -m launch.local` start for you"
+            f"{cluster.task}. A ps or a worker runs `python -m tfdist.server`, which a "
+            f"launcher starts for you. {command}"
         )
     return cluster

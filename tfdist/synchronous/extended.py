@@ -14,6 +14,7 @@ import tf_config
 from tfdist import _tf
 from tfdist.all_reduce.bucket import sum_in_parts
 from tfdist.cluster.liveness.peers import PeerWatch, naming_lost_peers
+from tfdist.cluster.membership import WORKERS, command_of
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
@@ -302,10 +303,10 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             ).ravel()
         except tf.errors.OpError as error:
             raise TimeoutError(
-                f"the other tasks listen but did not join within "
-                f"{self._startup_timeout:g} s ({error.message.splitlines()[0][:200]}). "
-                "Check that each runs this script with the same TF_CONFIG cluster, "
-                "and that no other program uses their ports"
+                "the other tasks listen but did not join within "
+                f"{self._startup_timeout:g} s ({error.message.splitlines()[0][:200]}): each "
+                "must run this script, with the same TF_CONFIG cluster, and no other program "
+                f"may use their ports. {command_of(WORKERS, self._config)}"
             ) from None
         devices.check_equal(dict(zip(self.worker_names, counts, strict=True)))
 
