@@ -62,9 +62,7 @@ def define(values: flags.FlagValues) -> None:
         flags.DEFINE_string(name, None, text, flag_values=values)
 
 
-def configured(
-    values: flags.FlagValues, rest: Sequence[str], usage: str
-) -> Sequence[str]:
+def configured(values: flags.FlagValues, rest: list[str], usage: str) -> list[str]:
     """Gives flags the values of the file of --config, unless the command line has them.
 
     Args:
@@ -179,16 +177,16 @@ def given(values: flags.FlagValues) -> list[flags.Flag[Any]]:
 
 def arguments_of(values: flags.FlagValues, without: Collection[str]) -> list[str]:
     """Returns the flags that were given as a command line, but those of some names."""
-    return [
-        word
-        for flag in given(values)
-        if flag.name not in without
-        for word in (
-            [f"--{flag.name}={each}" for each in flag.value]
-            if flag.flag_type().startswith("multi ")
-            else [flag.serialize()]
-        )
-    ]
+    found = []
+    for flag in given(values):
+        value: Any = flag.value
+        if flag.name in without:
+            continue
+        if flag.flag_type().startswith("multi "):
+            found += [f"--{flag.name}={each}" for each in value]
+        else:
+            found.append(flag.serialize())
+    return found
 
 
 def _check(key: str, value: Any, path: str, values: flags.FlagValues) -> None:
