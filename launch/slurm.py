@@ -25,7 +25,7 @@ from launch.engines.layout import Layout, Surroundings, assign, record_of
 from launch.engines.record import Record
 from launch.engines.slurm_allocation import JOB_ID, SlurmNode
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
-from launch.flags import command_line, engine_flags
+from launch.flags import command_line, config_file, engine_flags
 from launch.flags.command_line import UsageError
 from launch.job.job import Job
 from launch.job.plan import Program, tasks_of
@@ -41,7 +41,6 @@ _FORMS = {
 }
 _OPTIONS = ("partition", "time", "account", "qos", "constraint", "mem")
 _TEARDOWN = 30  # seconds that ending the job takes beyond its grace period
-_HERE = re.compile(r"--?(no)?(dry_run|detach)(=.*)?", re.DOTALL)  # Not in the script.
 _MOST_TASKS = 100_000
 _LONGEST_WARNING = 65_535  # seconds; sbatch refuses more.
 
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if os.environ.get(JOB_ID) and not values.dry_run:
         return _run_here(values, program, kind, counts)
     name = record.name_of(values.name, program.script)
-    batch = _batch(values, argv, program, name, counts)
+    batch = _batch(values, program, name, counts)
     if values.dry_run:
         print(slurm.render(batch), end="")
         return 0
@@ -78,16 +77,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _batch(
-    values: flags.FlagValues,
-    argv: Sequence[str],
-    program: Program,
-    name: str,
-    counts: dict[str, int],
+    values: flags.FlagValues, program: Program, name: str, counts: dict[str, int]
 ) -> Batch:
     log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
     ours = [f"--name={name}", f"--log_dir={log_dir}"]
-    own = argv[1 : len(argv) - len(program.flags) - 1]
-    own = [each for each in own if not _HERE.fullmatch(each)]
+    own = config_file.arguments_of(values, without=["detach"])
     asked = {each: values[each].value for each in _OPTIONS if values[each].value}
     if values.cpus_per_task is not None:
         asked["cpus-per-task"] = values.cpus_per_task

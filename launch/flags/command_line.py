@@ -19,6 +19,8 @@ from launch.engines.engine import EngineError
 from launch.engines.hosts import HostError
 from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
+from launch.flags import config_file
+from launch.flags.config_file import ConfigError
 from launch.job.paths import existing_part
 from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
@@ -33,7 +35,7 @@ _GROUPS = {
     "common": "hosts hostfile address image namespace partition time nodes num_ps num_workers "
     "workers gpus_per_worker program module job_name task_index chief_hosts ps_hosts "
     "worker_hosts evaluator_hosts gpus seed steps faults kinds consistency output "
-    "log_dir name detach dry_run tf_config pid job json help",
+    "log_dir name detach config save_config dry_run tf_config pid job json help",
     "recovery": "checkpoint_dir max_restarts restart_window min_workers startup_timeout "
     "stall_timeout grace_period straggler_timeout connect_timeout",
 }
@@ -79,6 +81,7 @@ def define_common(values: flags.FlagValues) -> None:
         "TensorFlow operations that the script imports.",
         flag_values=values,
     )
+    config_file.define(values)
     flags.DEFINE_boolean(
         "dry_run", False, "Print the plan and exit.", flag_values=values
     )
@@ -120,6 +123,12 @@ def parse(
         seems to be meant for the launcher is warned of.
     """
     values, rest = parse_flags(argv, values, usage)
+    if values.config is not None:
+        try:
+            rest = config_file.configured(values, rest, usage)
+        except flags.Error as error:
+            words = _in_words(str(error), values)
+            raise UsageError(f"{values.config}: {words}") from None
     if not rest:
         raise ScriptError(
             "no script given: put it after the flags, for example train.py. --help shows "
@@ -137,6 +146,9 @@ def parse(
         values["num_ps"].value, chosen = num_ps_of(program, values.program)
         if chosen:
             print(chosen, file=sys.stderr, flush=True)
+    if values.save_config is not None:
+        check_output(values.save_config, "save_config")
+        print(config_file.save(values, rest), file=sys.stderr, flush=True)
     return values, program
 
 
@@ -273,6 +285,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         sys.exit(status)
     except (
         UsageError,
+        ConfigError,
         PlanError,
         PortError,
         LogDirError,

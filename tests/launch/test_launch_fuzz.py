@@ -25,6 +25,7 @@ from launch.diagnose.diagnosis import each_task
 from launch.diagnose.probe_result import Peer, ProbeOutcome, ProbeResult
 from launch.fault import faults
 from launch.flags import command_line
+from launch.flags.config_file import NOT_SETTINGS
 from launch.loopback import foreground
 from tf_config import JOBS, Task, TFConfig
 
@@ -80,7 +81,8 @@ odd = st.sampled_from(
 def flags_of(command, **own):
     """A strategy of the values of each flag of a command; `own` where its kind is no help.
 
-    The help and the dry run are left out: they end the command early.
+    The help and the dry run end the command early, and the files of flags are read or
+    written: all of them are left out.
     """
     kinds = {
         "bool": st.sampled_from(["true", "0", "no"]),
@@ -90,7 +92,7 @@ def flags_of(command, **own):
     found = {}
     define = getattr(command, "define_flags", None) or command._define_flags
     values = define()
-    for name in set(values) - {"help", "dry_run"}:
+    for name in set(values) - NOT_SETTINGS - {"help"}:
         flag = values[name]
         kind = flag.flag_type()
         if choices := getattr(flag.parser, "enum_values", None):

@@ -29,7 +29,9 @@ from documents import PAGES, ROOT
 
 import tf_config.__main__
 import tfdist
+from launch import slurm
 from launch.flags.command_line import UsageError
+from launch.flags.config_file import settings_in
 from tf_config import commands
 
 PACKAGES = ("tfdist", "launch", "tf_config")
@@ -211,7 +213,9 @@ def test_blocks_have_a_language_and_true_marks():
 
 
 def check_block(block):
-    assert block.language in {"diff", "python", "sh", "text", "yaml", "mermaid"}, block
+    assert block.language in {"diff", "python", "sh", "text", "toml", "yaml", "mermaid"}
+    if block.language == "toml":
+        settings_in(block.code, str(block), "slurm", slurm._define_flags())
     kind, _, what = block.mark.partition(": ")
     if kind == "program":
         assert what.split()[0] in {"tfdist", "python", "without"}, block
