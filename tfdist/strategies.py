@@ -56,5 +56,5 @@ def strategy() -> tf.distribute.Strategy:
     made = _CLASSES[name]() if name else tf.distribute.get_strategy()
     if cluster is None:
         # TensorFlow's own lack these, which one script uses in every cluster.
-        made.is_chief, made.barrier = True, lambda: None
+        vars(made).update(is_chief=True, barrier=lambda: None)
     return made

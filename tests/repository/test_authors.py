@@ -36,7 +36,7 @@ LIBRARIES = {
         ("{standard}/threading.py", Author.STANDARD),
         ("<frozen runpy>", Author.STANDARD),
         ("{keras}/src/losses/losses.py", Author.KERAS),
-        ("{tfdist}/embedding/layers.py", Author.KERAS),
+        ("{tfdist}/embedding/layers.py", Author.PRIMITIVE),
         ("{keras}/src/ops/numpy.py", Author.PRIMITIVE),
         ("{tensorflow}/python/ops/math_ops.py", Author.PRIMITIVE),
         ("{tfdist}/synchronous/replica/compiled.py", Author.PRIMITIVE),
