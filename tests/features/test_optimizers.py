@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+import tensorflow as tf
 from models import KERAS, assert_alike, case, compiled, mlp
 
 optimizers = keras.optimizers
@@ -188,6 +189,49 @@ def test_multi_optimizer(regression, trains):
     model, history = trains(build, *regression, epochs=3, steps=3 * STEPS)
     assert history["loss"][-1] < history["loss"][0]
     assert model.optimizer.iterations == 3 * STEPS
+
+
+class AddingUp(optimizers.SGD):
+    """An optimizer whose `apply` needs what its `build` makes last."""
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.sums = [self.add_variable_from_reference(v, "sum") for v in variables]
+
+    def apply(self, grads, trainable_variables=None):
+        if not self.built:
+            self.build(trainable_variables)
+        for each, gradient in zip(self.sums, grads, strict=True):
+            each.assign_add(gradient)
+        return super().apply(grads, trainable_variables)
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize("is_callable", [True, False])
+def test_an_optimizer_that_its_own_apply_builds(strategy, regression, is_callable):
+    class Own(keras.Sequential if is_callable else keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ self.trainable_variables[0] - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(
+                zip(gradients, self.trainable_variables, strict=True)
+            )
+            return {"error": loss}
+
+    with strategy.scope():
+        dense = keras.layers.Dense(1, use_bias=False)
+        model = Own([keras.Input((4,)), dense]) if is_callable else Own()
+        if not is_callable:
+            model.kernel = model.add_weight((4, 1), "zeros")
+        model.compile(AddingUp(0.01))
+    before = model.get_weights()[0]
+    model.fit(*regression, batch_size=8, verbose=0)
+    [total], [after] = map(list, (model.optimizer.sums, model.get_weights()))
+    assert_alike([before - after], [0.01 * total.numpy()], rtol=1e-5)
 
 
 @pytest.mark.sets_own_value("_average$", "an average whose decay depends on the step")

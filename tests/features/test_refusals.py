@@ -60,9 +60,10 @@ def test_gradient_accumulation(regression, as_in_the_table):
 
 @pytest.mark.parameter_server
 @pytest.mark.parametrize(
-    ("is_raw", "in_one_write"), [(False, False), (False, True), (True, True)]
+    ("is_raw", "writes"),
+    [(False, "two"), (False, "one"), (True, "one"), (False, "kept"), (True, "kept")],
 )
-def test_gradients_accumulated_by_hand(regression, refused, is_raw, in_one_write):
+def test_gradients_accumulated_by_hand(regression, refused, is_raw, writes):
     class Accumulating(keras.Sequential):
         def train_step(self, data):
             x, y = data
@@ -71,14 +72,14 @@ def test_gradients_accumulated_by_hand(regression, refused, is_raw, in_one_write
             [gradient] = tape.gradient(loss, self.trainable_variables)
             self.count.assign_add(1)
             [sums] = self.sums
-            if in_one_write:
-                total = sums + gradient
-            else:
+            if writes == "two":
                 sums.assign_add(gradient)
                 total = sums
+            else:
+                total = sums + gradient
             is_full = keras.ops.cast(keras.ops.equal(self.count % 3, 0), "float32")
             self.optimizer.apply([total * is_full / 3], self.trainable_variables)
-            sums.assign(total * (1 - is_full))
+            sums.assign(gradient if writes == "kept" else total * (1 - is_full))
             return {"loss": loss}
 
     def build():
@@ -92,7 +93,10 @@ def test_gradients_accumulated_by_hand(regression, refused, is_raw, in_one_write
         return model
 
     name = r"accumulating\w*\.sums\[0\]" if is_raw else r"accumulating\w*/variable\w*"
-    words = f"adds to {name}, and also sets.*lost or counted twice.*larger batch"
+    what = "adds to {}, and also sets"
+    if writes == "kept":
+        what = "sets {}, to gradients that it reads for an update"
+    words = f"{what.format(name)}.*lost or counted twice.*larger batch"
     refused(build, regression, words)
 
 
@@ -110,7 +114,10 @@ class PutBack(layers.Dense):
     "layer",
     [
         PutBack(1),
-        layers.Dense(1, kernel_constraint=lambda w: keras.ops.where(w > 0, w, 0.1)),
+        pytest.param(
+            layers.Dense(1, kernel_constraint=lambda w: keras.ops.where(w > 0, w, 0.1)),
+            marks=pytest.mark.steps_write,
+        ),
     ],
 )
 def test_a_weight_that_a_step_sets(regression, refused, layer):

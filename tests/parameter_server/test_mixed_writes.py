@@ -4,6 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfdist.parameter_server.steps.kept_gradients import keeping_gradients
 from tfdist.parameter_server.steps.mixed_writes import (
     is_added_to_and_set,
     is_set_at_a_count,
@@ -297,3 +298,233 @@ def test_the_graph_is_walked_once_however_many_variables_it_writes(monkeypatch, 
         return len(asked)
 
     assert inputs_asked_for(40) < 2.5 * inputs_asked_for(20)
+
+
+K = 3
+
+
+class Keeping:
+    """A weight, and what a step may keep of its gradients."""
+
+    def __init__(self):
+        self.w = tf.Variable(tf.ones(2))
+        self.other, self.another, self.slot = (
+            tf.Variable(tf.zeros(2), trainable=False) for _ in range(3)
+        )
+        self.queue = tf.Variable(tf.zeros((K, 2)), trainable=False)
+        self.norms = tf.Variable(tf.zeros(8), trainable=False)
+        self.count = tf.Variable(0)
+
+    def at_last(self):
+        self.count.assign_add(1)
+        return tf.equal(self.count % K, 0)
+
+    def full(self):
+        return tf.cast(self.at_last(), tf.float32)
+
+    def update(self, gradient):
+        # As TensorFlow sums over the replicas of a step, here one.
+        self.w.assign_sub(tf.identity_n([gradient, gradient])[1])
+
+    def update_in_branch(self, *parts):
+        def update():
+            self.update(tf.add_n([tf.identity(each) for each in parts]) / K)
+            return 0
+
+        tf.cond(self.at_last(), update, lambda: 0)
+
+
+def passes_a_sum_on(m, g):
+    m.other.assign(m.another + g)
+    full = m.full()
+    m.update(m.other * full / K)
+    m.another.assign(m.other * (1 - full))
+
+
+def passes_a_sum_on_at_once(m, g):
+    full = m.full()
+    total = m.another + g
+    m.update(total * (full / K))
+    m.other.assign(total * (1 - full))
+    m.another.assign(m.other)
+
+
+def keeps_the_last(m, g):
+    m.update((m.another + m.other + g) * m.full() / K)
+    m.another.assign(m.other)
+    m.other.assign(g)
+
+
+def keeps_the_last_for_where(m, g):
+    m.update(tf.where(m.at_last(), m.other + g, tf.zeros(2)))
+    m.other.assign(g)
+
+
+def keeps_the_last_for_a_branch(m, g):
+    total = tf.cond(m.at_last(), lambda: m.other + g, lambda: tf.zeros(2))
+    m.update(tf.clip_by_norm(total, 1.0))
+    m.other.assign(g)
+
+
+def chooses_by_where(m, g):
+    for i, each in enumerate((m.other, m.another)):
+        each.assign(tf.where(tf.equal(m.count % K, i), g, each))
+    m.update((m.other + m.another + g) * m.full() / K)
+
+
+def chooses_by_a_case(m, g):
+    def put(v):
+        return lambda: v.assign(g).read_value()
+
+    tf.switch_case(m.count % 2, [put(m.other), put(m.another)])
+    m.update_in_branch(m.other, m.another)
+
+
+def queues(m, g):
+    m.queue.assign(tf.concat([m.queue[1:], [g]], 0))
+    m.update(tf.reduce_mean(m.queue, 0) * m.full())
+
+
+def queues_by_roll(m, g):
+    rolled = tf.roll(m.queue, 1, 0)
+    m.queue.assign(tf.tensor_scatter_nd_update(rolled, [[0]], [g]))
+    m.update_in_branch(tf.reduce_sum(m.queue, 0))
+
+
+def queues_clipped(m, g):
+    m.queue.assign(tf.concat([m.queue[1:], [g / tf.maximum(tf.norm(g), 1.0)]], 0))
+    m.update(tf.reduce_mean(m.queue, 0) * m.full())
+
+
+def remembers_what_was_done(m, g):
+    m.other.assign_add(g)
+
+    def update():
+        total = tf.identity(m.other)
+        m.update((total - m.another) / K)
+        return m.another.assign(total).read_value()
+
+    tf.cond(m.at_last(), update, lambda: tf.zeros(2))
+
+
+def keeps_in_a_function(m, g):
+    tf.function(lambda g: m.other.assign(g), autograph=False)(g)
+    tf.function(lambda: m.update_in_branch(m.other, g), autograph=False)()
+
+
+def updates_by_a_slot(m, g):
+    m.slot.assign_add((m.other * m.full() - m.slot) * 0.1)
+    m.update(m.slot)
+    m.other.assign(g)
+
+
+def passes_within_a_step(m, g):
+    m.other.assign(g)
+    m.update(m.other)
+
+
+def climbs_by_what_it_saved(m, g):
+    m.other.assign(g * (0.05 / (tf.norm(g) + 1e-12)))
+    m.update(-m.other)
+    m.update(m.other + g)
+
+
+def keeps_only(m, g):
+    m.other.assign(g)
+    m.update(g * m.full())
+
+
+def averages_gradients(m, g):
+    m.other.assign(0.5 * m.other + g)
+    m.update(m.other * m.full())
+
+
+def extrapolates(m, g):
+    m.update(2 * g - m.other)
+    m.other.assign(g)
+
+
+def reduces_variance(m, g):
+    m.other.assign(tf.where(m.at_last(), g, m.other))
+    m.update(g - m.other)
+
+
+def clips_by_its_history(m, g):
+    norm = tf.linalg.global_norm([g])
+    m.norms.assign(tf.concat([m.norms[1:], [norm]], 0))
+    limit = tf.sort(m.norms)[1]
+    m.update(m.full() * g * tf.minimum(1.0, limit / norm))
+
+
+def clips_by_the_mean_of_its_history(m, g):
+    norm = tf.reduce_sum(g * g)
+    m.norms.assign(tf.concat([m.norms[1:], [norm]], 0))
+    m.update(m.full() * g * tf.reduce_mean(m.norms) / norm)
+
+
+def climbs_and_descends(m, g):
+    climb = g * (0.05 / (tf.norm(g) + 1e-12))
+    m.update(-climb)
+    m.update(climb + g)
+
+
+def scales_the_loss(m, g):
+    finite = tf.reduce_all(tf.math.is_finite(g))
+    scale = m.norms[0]
+    m.norms.assign(tf.where(finite, m.norms * 2, m.norms / 2))
+    m.update(tf.where(finite, g / scale, 0.0))
+
+
+def copies_weights(m, g):
+    m.update(g)
+    m.other.assign(tf.where(m.at_last(), m.w, m.other))
+    m.update(0.1 * m.full() * (m.w - m.other))
+
+
+def measures(m, g):
+    m.norms.assign(tf.fill([8], tf.norm(g)))
+    m.update(g)
+
+
+KEEPS = {
+    passes_a_sum_on: "other another",
+    passes_a_sum_on_at_once: "other another",
+    keeps_the_last: "other another",
+    **dict.fromkeys([keeps_the_last_for_where, keeps_the_last_for_a_branch], "other"),
+    **dict.fromkeys([chooses_by_where, chooses_by_a_case], "other another"),
+    **dict.fromkeys([queues, queues_by_roll, queues_clipped], "queue"),
+    remembers_what_was_done: "another",
+    **dict.fromkeys([keeps_in_a_function, updates_by_a_slot], "other"),
+    **dict.fromkeys([passes_within_a_step, climbs_by_what_it_saved], "other"),
+}
+KEEPS_NOTHING = [
+    *(keeps_only, averages_gradients, extrapolates, reduces_variance),
+    *(clips_by_its_history, clips_by_the_mean_of_its_history, climbs_and_descends),
+    *(scales_the_loss, copies_weights, measures),
+]
+
+
+@pytest.mark.parametrize("step", [*KEEPS, *KEEPS_NOTHING])
+def test_gradients_that_a_step_keeps_for_another(step):
+    m = Keeping()
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(m.w * x))
+        step(m, tape.gradient(loss, m.w))
+
+    function = tf.function(run, autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([2])).graph
+    inside = {id(outer): inner for outer, inner in graph.captures}
+    given = {
+        name: inside[id(v.handle)]
+        for name, v in vars(m).items()
+        if id(v.handle) in inside
+    }
+    updated = [given.pop("w"), *([given.pop("slot")] if "slot" in given else [])]
+    found = keeping_gradients(graph, list(given.items()), updated)
+    assert found == KEEPS.get(step, "").split()
+    # The others find none of them.
+    for handle in given.values():
+        assert not is_added_to_and_set(handle, {})
+        assert not is_set_at_a_count(handle, {}, {})

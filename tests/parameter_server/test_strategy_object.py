@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -250,3 +251,31 @@ def _environment(resolver):
 def test_a_program_of_tensorflow_runs_as_it_is_written(run_program):
     said = run_program("tutorial_coordinator.py").stdout.splitlines()
     assert said[-2:] == ["steps 20", "tasks ['chief', 'ps', 'worker']"]
+
+
+@pytest.mark.cluster
+def test_one_script_trains_alike_wherever_it_is_started(tmp_path):
+    script = Path(__file__).parents[1] / "programs" / "tutorial_anywhere.py"
+
+    def lines(start, *command):
+        cwd = tmp_path / command[0].strip("-")
+        cwd.mkdir()
+        said = start(*command[1:], cwd=cwd).stdout.splitlines()
+        words = [(line.partition("] ")[2] or line).strip() for line in said]
+        found = [w.split() for w in words if w.startswith(("fit ", "loop "))]
+        return [[float(x) for x in each if "." in x] for each in found], {
+            each[1] for each in found if each[0] == "fit"
+        }
+
+    plain, names = lines(jobs.run, "plain", script)
+    assert names == {"_DefaultDistributionStrategy"}
+    fit, names = lines(jobs.launch, "ps", script)
+    assert names == {"ParameterServerStrategy"}
+    assert fit[0][1] < fit[0][0] / 1.5
+    flags = ["--num_ps=0", "--chatty"]
+    both, names = lines(jobs.launch, "workers", *flags, script, "resolver")
+    assert names == {"MultiWorkerMirroredStrategy"}
+    assert len(both) == 4
+    for each in both:
+        expected = plain[0] if len(each) == 2 else plain[1]
+        assert each == pytest.approx(expected, rel=1e-4)

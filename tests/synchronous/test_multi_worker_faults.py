@@ -228,6 +228,20 @@ def test_workers_that_wait_for_different_calls_fail(monkeypatch):
         assert words in str(error)
 
 
+@pytest.mark.parametrize(
+    ("call", "first", "then"),
+    [
+        ("evaluate", "All workers run", "one worker alone sets model.stop_training"),
+        (calls.END_OF_EPOCH, "If one worker alone", "All workers run a model"),
+    ],
+)
+def test_the_likely_reason_of_different_calls_comes_first(call, first, then):
+    codes = [calls.WAITS.index(each) for each in (calls.STEP, call)]
+    _, advice = calls.differing(codes, WORKERS).split(". ", 1)
+    assert advice.startswith(first)
+    assert then in advice
+
+
 def test_messages_of_other_calls_name_both_calls(monkeypatch):
     """They fail before either worker has waited for long enough to tell."""
     monkeypatch.setattr("tfdist.peers.waits._LOOK_EVERY", 10.0)

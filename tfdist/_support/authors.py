@@ -94,6 +94,11 @@ def is_apart(op: Any) -> bool:
     return _is_made_in(op, _MADE_BY_ITSELF) or is_of_keras(op)
 
 
+def is_of_gradients(op: Any) -> bool:
+    """Returns True if TensorFlow made an operation, or had it made, to differentiate."""
+    return any(each.filename in _GRADIENTS for each in op.traceback)
+
+
 def is_of_tfdist(op: Any) -> bool:
     """Returns True if tfdist made an operation, for whoever called it."""
     return _is_made_in(op, _TFDIST)

@@ -18,6 +18,9 @@ class RefusalError(Error, ValueError):
 
 def advise(error: Exception, words: str) -> None:
     """Adds advice to another's error, which keeps its type: a program may wait for it."""
+    # Of two calls, one within the other, each advises.
+    if words in getattr(error, "__notes__", ()):
+        return
     if hasattr(error, "add_note"):
         error.add_note(words)
     else:  # Before Python 3.11.

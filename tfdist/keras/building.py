@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -23,6 +22,7 @@ from tfdist._support.context import setting
 from tfdist._support.errors import RefusalError, advise
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
+from tfdist.keras.optimizers import is_overridden, optimizers_of
 from tfdist.keras.own_traces import traced_alone
 from tfdist.keras.rehearsal import (
     build_optimizer,
@@ -133,7 +133,9 @@ def build(
     _writes.get(model, {}).pop(stage(), None)
     if is_needed:
         try:
-            writes = rehearse_until_built(strategy, element_spec, rehearse, any_rows)
+            writes = rehearse_until_built(
+                strategy, element_spec, rehearse, any_rows, optimizers_of(model)
+            )
             _writes.setdefault(model, {})[stage()] = writes
         except Exception as error:
             is_misfit = not (problem or was_built) and _MISFIT in str(error)
@@ -205,12 +207,6 @@ def _may_use_more(model: Any) -> bool:
 
 def _has_own_step(model: Any) -> bool:
     return is_overridden(model, f"{stage()}_step")
-
-
-def is_overridden(model: Any, name: str) -> bool:
-    """Returns True if a model has a method of its own in the place of Keras's."""
-    is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
-    return name in vars(model) or not is_inherited
 
 
 def _build_by_call(

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.keras.building import is_overridden
 from tfdist.variables.fused_kernels import RULES
 
 _BY_ELEMENT = frozenset({*RULES, "Lion", "Nadam", "ScheduleFreeAdamW"})
@@ -26,6 +25,12 @@ def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
     is_wrapper = owner in keras.optimizers.Optimizer.__mro__
     is_keras_own = getattr(keras.optimizers, owner.__name__, None) is owner
     return is_wrapper or (is_keras_own and owner.__name__ in _BY_ELEMENT)
+
+
+def is_overridden(model: Any, name: str) -> bool:
+    """Returns True if a model has a method of its own in the place of Keras's."""
+    is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
+    return name in vars(model) or not is_inherited
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

@@ -1,7 +1,8 @@
 """The rehearsal of a step: traced but never run, to create the variables it would create."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,10 +39,12 @@ def rehearse_until_built(
     element_spec: Any,
     step: Callable[[Any], Any],
     any_rows: bool,
+    optimizers: Iterable[Any],
 ) -> dict[int, str]:
     """Rehearses a step until it creates no variable that the next rehearsal needs.
 
-    Returns the paths of the variables that it writes, by identity.
+    `optimizers` are those that it may apply. Returns the paths of the variables that it
+    writes, by identity.
     """
     leaves = tf.nest.flatten(element_spec)
     specs = [spec for spec in leaves if spec is not None]
@@ -67,19 +70,58 @@ def rehearse_until_built(
                 outside_of_scope(),
                 own_trace(),
                 noting() as writes,
+                _left_out(optimizers, applied) as left_out,
             ):
                 tf.function(run).get_concrete_function(*specs)
-            break
+            is_complete = not left_out
         except Exception:
             # The step may have used a variable that did not exist yet, for a gradient,
             # say. It exists in the next rehearsal.
-            if not created or rehearsal == _MOST_REHEARSALS - 1:
+            is_complete = not (created or left_out)
+            if is_complete or rehearsal == _MOST_REHEARSALS - 1:
                 raise
-    # Not built inside the trace: slots go next to variables that may not have existed
-    # there.
-    for optimizer, variables in applied:
-        build_optimizer(strategy, optimizer, variables)
+        # Not built inside the trace: slots go next to variables that may not have
+        # existed there.
+        for optimizer, variables in applied:
+            build_optimizer(strategy, optimizer, variables)
+        if is_complete:
+            break
     return writes
+
+
+@contextlib.contextmanager
+def _left_out(
+    optimizers: Iterable[Any], applied: list[tuple[Any, list[Any]]]
+) -> Iterator[list[Any]]:
+    """Notes the variables of optimizers that are not built, and leaves their `apply` out.
+
+    An `apply` of a class of its own may build the optimizer, or use what that makes.
+    Yields a list of the optimizers that were left out.
+    """
+    left_out = []
+
+    def apply(optimizer: Any, grads: Any, variables: Any) -> None:
+        applied.append((optimizer, list(variables)))
+        left_out.append(optimizer)
+
+    own = [
+        each
+        for each in optimizers
+        if not each.built and type(each).apply is not keras.Optimizer.apply
+    ]
+    # Past `__setattr__`, which would track them.
+    for each in own:
+        vars(each)["apply"] = functools.partial(apply, each)
+        vars(each)["apply_gradients"] = functools.partial(_apply_pairs, each)
+    try:
+        yield left_out
+    finally:
+        for each in own:
+            del vars(each)["apply"], vars(each)["apply_gradients"]
+
+
+def _apply_pairs(optimizer: Any, grads_and_vars: Any) -> None:
+    optimizer.apply(*zip(*grads_and_vars, strict=True))
 
 
 @contextlib.contextmanager

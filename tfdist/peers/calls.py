@@ -34,7 +34,7 @@ REMEDY = (
 
 _STOPS = (
     "If one worker alone sets model.stop_training within an epoch, the epoch ends there "
-    "alone: set it in on_epoch_end, or at the same step of every worker. "
+    "alone: set it in on_epoch_end, or at the same step of every worker"
 )
 
 # In TensorFlow's errors: one message meets another.
@@ -116,8 +116,11 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
         verb += "s" if len(names) == 1 else ""
         parts.append(f"{', '.join(names)} {verb}{to} {WAITS[code]}")
     begun = {WAITS[code] for code in codes}
-    stops = _STOPS if STEP in begun and begun & {END_OF_EPOCH, "evaluate"} else ""
-    return f"{', and '.join(parts)}. {stops}{REMEDY}"
+    advice = [REMEDY]
+    if STEP in begun and begun & {END_OF_EPOCH, "evaluate"}:
+        # A callback may call evaluate, and fit alone comes to the end of an epoch.
+        advice.insert(END_OF_EPOCH not in begun, _STOPS)
+    return f"{', and '.join(parts)}. {'. '.join(advice)}"
 
 
 @contextlib.contextmanager

@@ -83,6 +83,10 @@ class RoundComputation(Computation):
         variables = (
             given if given is not None else _tf.trainable_variables_of(optimizer)
         )
+        # As an update notes, which is made elsewhere: the step itself may not set them.
+        for each in map(_tf.value_of, variables):
+            for shard in getattr(each, "shards", (each,)):
+                shard.is_updated = True
         self._contribute(
             Contribution(optimizer, list(grads), list(variables), self._weight)
         )

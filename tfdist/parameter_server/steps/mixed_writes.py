@@ -16,7 +16,7 @@ Workers that read the same count set the same position, as in a ring buffer. An 
 index of the nearest row, is no count.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -25,15 +25,19 @@ from tfdist import _tf
 from tfdist.keras.captures import uses
 from tfdist.keras.graph import constant
 
-_READS = ("ReadVariableOp", "ResourceGather")
-_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
-_SUMS = ("Add", "AddV2", "Sub")
-_PRODUCTS = ("Mul", "MulNoNan")
-_CHOICES = ("Select", "SelectV2")
-_BITS = {"0", "0.0", "1", "1.0"}
-_PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "SplitV", "StridedSlice")
-# By them, a variable in shards is read as a whole.
-_JOINING = ("ConcatV2", "DynamicStitch")
+READS = ("ReadVariableOp", "ResourceGather")
+WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+SUMS = ("Add", "AddV2", "Sub")
+PRODUCTS = ("Mul", "MulNoNan")
+CHOICES = ("Select", "SelectV2")
+BITS = {"0", "0.0", "1", "1.0"}
+_PASSING = (
+    *("Cast", "CheckNumerics", "EnsureShape", "ExpandDims", "Identity", "Reshape"),
+    *("ReverseV2", "Roll", "Slice", "SplitV", "Squeeze", "StopGradient"),
+    *("StridedSlice", "Transpose"),
+)
+# By the first and the second, a variable in shards is read as a whole.
+JOINING = ("ConcatV2", "DynamicStitch", "Pack", "TensorScatterUpdate")
 
 # Operations that write at a position, and the index of their input that has it.
 _AT_A_POSITION = {
@@ -43,9 +47,9 @@ _AT_A_POSITION = {
     "TensorScatterUpdate": 1,
 }
 # Operations that compute a position from a count.
-_OF_POSITIONS = (
-    *(*_SUMS, *_JOINING, "BroadcastTo", "Fill", "FloorDiv", "FloorMod", "GatherV2"),
-    *("Maximum", "Minimum", "Mod", "Mul", "Pack", "Range", "Tile"),
+OF_POSITIONS = (
+    *(*SUMS, *JOINING, "BroadcastTo", "Fill", "FloorDiv", "FloorMod", "GatherV2"),
+    *("Maximum", "Minimum", "Mod", "Mul", "Range", "Tile"),
 )
 
 # Forms of a value: without the own value, the own value itself, a sum with it, and others.
@@ -59,7 +63,7 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
         handle: The placeholder of the variable's handle in the graph.
         behind: An empty dictionary, for all variables of the graph the same.
     """
-    variable = _Variable(handle, behind)
+    variable = StepVariable(handle, behind)
     added: list[frozenset[int]] = []
     sets: list[frozenset[int]] = []
     for op in variable.writes:
@@ -76,7 +80,7 @@ def is_set_at_a_count(
 
     `counted` is an empty dictionary, for all variables of the graph the same.
     """
-    variable = _Variable(handle, behind)
+    variable = StepVariable(handle, behind)
     return any(variable.is_counted(each, counted) for each in variable.positions())
 
 
@@ -84,22 +88,28 @@ def _is_sum(write: tf.Operation) -> bool:
     return "Add" in write.type or "Sub" in write.type
 
 
-class _Variable:
+class StepVariable:
     """A variable of a step, and its own value in the value that the step writes.
 
     `behind` has `_variables_behind` of each graph, for all variables.
+
+    Attributes:
+        calls: The operation that calls each function, by the function's graph.
+        writes: The operations that write it.
+        reads: Those that read it.
     """
 
     def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
-        self._calls: dict[Any, tf.Operation] = {}
-        found = list(uses(handle, self._calls))
-        self.writes = [op for op in found if op.type.startswith(_WRITES)]
-        self._reads = {op for op in found if op.type in _READS}
-        self._name_in = {op.graph: op.inputs[0].name for op in self._reads}
+        self.calls: dict[Any, tf.Operation] = {}
+        found = list(uses(handle, self.calls))
+        self.writes = [op for op in found if op.type.startswith(WRITES)]
+        self.reads = {op for op in found if op.type in READS}
+        self._name_in = {op.graph: op.inputs[0].name for op in self.reads}
         self._behind = behind
         self._known: dict[Any, frozenset[int]] = {}
 
     def forms(self, tensor: tf.Tensor) -> frozenset[int]:
+        """Returns the forms that the own value has in a tensor."""
         tensor = self._origin(tensor)
         key = tensor.op, tensor.value_index
         if key not in self._known:
@@ -108,21 +118,21 @@ class _Variable:
 
     def _forms_of(self, tensor: tf.Tensor) -> frozenset[int]:
         op = tensor.op
-        if op in self._reads:
+        if op in self.reads:
             return _KEPT
         # What a loop returns is no output of its body, as it is of a branch.
         if "While" not in op.type and (graphs := list(_tf.graphs_called(op))):
-            self._calls |= dict.fromkeys(graphs, op)
+            self.calls |= dict.fromkeys(graphs, op)
             return self._any(each.outputs[tensor.value_index] for each in graphs)
         if not self._depends(op):
             return _FREE
-        if op.type in _CHOICES:
+        if op.type in CHOICES:
             return self._any(op.inputs[1:])
-        if op.type in _JOINING:
+        if op.type in JOINING:
             return self._any(op.inputs) - _FREE
         if (masked := self._masked(tensor)) is not None:
             return self.forms(masked[0]) | _FREE
-        return self._of_sum(op) if op.type in _SUMS else _OTHER
+        return self._of_sum(op) if op.type in SUMS else _OTHER
 
     def positions(self) -> Iterator[tf.Tensor]:
         """Yields the positions of the parts of the variable that the step sets."""
@@ -139,13 +149,13 @@ class _Variable:
         pending, walked = [position], set()
         while pending:
             op = self._origin(pending.pop()).op
-            if op.type in _READS:
+            if op.type in READS:
                 op = self._origin(op.inputs[0]).op
                 if op not in counted:
-                    counted[op] = _Variable(op.outputs[0], self._behind).counts()
+                    counted[op] = StepVariable(op.outputs[0], self._behind).counts()
                 if counted[op]:
                     return True
-            elif op.type in _OF_POSITIONS and op not in counted and op not in walked:
+            elif op.type in OF_POSITIONS and op not in counted and op not in walked:
                 walked.add(op)
                 pending += op.inputs
         counted |= dict.fromkeys(walked, False)
@@ -153,12 +163,23 @@ class _Variable:
 
     def counts(self) -> bool:
         """Returns True if the step adds to the variable, or sets a number from itself."""
-        is_number = all(op.outputs[0].shape.rank == 0 for op in self._reads)
+        is_number = all(op.outputs[0].shape.rank == 0 for op in self.reads)
         for op in self.writes:
             is_sum, is_own = _is_sum(op), self._depends(op.inputs[-1].op)
             if is_sum != is_own and (is_sum or is_number):
                 return True
         return False
+
+    def kept(self) -> list[tf.Tensor]:
+        """Returns the values to which the step sets the variable, but for averages."""
+        values = [op.inputs[-1] for op in self.writes if not _is_sum(op)]
+        return [each for each in values if self.forms(each).isdisjoint(_OTHER)]
+
+    def set_before(self, read: tf.Operation) -> bool:
+        """Returns True if a step reads a value that it has set, whatever it was before."""
+        sets = [op for op in self.writes if not _is_sum(op)]
+        free = {op for op in sets if self.forms(op.inputs[-1]) == _FREE} | {read}
+        return next(op for op in read.graph.get_operations() if op in free) is not read
 
     def _any(self, tensors: Iterable[tf.Tensor]) -> frozenset[int]:
         return frozenset().union(*map(self.forms, tensors))
@@ -170,7 +191,7 @@ class _Variable:
         pending = list(op.inputs)
         while pending and len(own) < 2:
             each = self._origin(pending.pop())
-            if each.op.type in _SUMS and self._depends(each.op):
+            if each.op.type in SUMS and self._depends(each.op):
                 pending += each.op.inputs
             else:
                 (terms if self.forms(each) == _FREE else own).append(each)
@@ -187,7 +208,7 @@ class _Variable:
     def _masked(self, product: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
         """Returns the tensor that a product clears, and the condition for it."""
         op = self._origin(product).op
-        if op.type in _PRODUCTS:
+        if op.type in PRODUCTS:
             for factor, value in zip(op.inputs, reversed(op.inputs), strict=True):
                 if (condition := self._condition(factor)) is not None:
                     return value, condition
@@ -199,24 +220,14 @@ class _Variable:
         op = origin.op
         if op.type == "Sub" and constant(op.inputs[0]) is not None:
             return self._condition(op.inputs[1])
-        if op.type in _CHOICES and {str(constant(i)) for i in op.inputs[1:]} <= _BITS:
+        if op.type in CHOICES and {str(constant(i)) for i in op.inputs[1:]} <= BITS:
             origin = self._origin(op.inputs[0])
         if origin.op.type == "LogicalNot":
             origin = self._origin(origin.op.inputs[0])
         return origin if origin.dtype == tf.bool else None
 
     def _origin(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns the origin of a tensor that is passed on, into functions too."""
-        while True:
-            op = tensor.op
-            if op.type in _PASSING:
-                tensor = op.inputs[0]
-            elif op.type == "Placeholder" and op.graph in self._calls:
-                inside = [each is tensor for each in op.graph.inputs]
-                given = _tf.arguments_of(self._calls[op.graph])
-                tensor = given[inside.index(True)]
-            else:
-                return tensor
+        return origin(tensor, self.calls)
 
     def _depends(self, op: tf.Operation) -> bool:
         """Returns True if the own value is behind an operation's result."""
@@ -224,6 +235,24 @@ class _Variable:
             self._behind[op.graph] = _variables_behind(op.graph)
         known = self._behind[op.graph]
         return bool(known[op.name] & known.get(self._name_in.get(op.graph, ""), 0))
+
+
+def origin(tensor: tf.Tensor, calls: Mapping[Any, tf.Operation]) -> tf.Tensor:
+    """Returns the origin of a tensor that is passed on, into functions too.
+
+    `calls` has the operation that calls each function, by the function's graph.
+    """
+    while True:
+        op = tensor.op
+        if op.type in _PASSING:
+            tensor = op.inputs[0]
+        elif op.type == "IdentityN":
+            tensor = op.inputs[tensor.value_index]
+        elif op.type == "Placeholder" and op.graph in calls:
+            inside = [each is tensor for each in op.graph.inputs]
+            tensor = _tf.arguments_of(calls[op.graph])[inside.index(True)]
+        else:
+            return tensor
 
 
 def _variables_behind(graph: Any) -> dict[str, int]:
@@ -236,7 +265,7 @@ def _variables_behind(graph: Any) -> dict[str, int]:
     bits: dict[str, int] = {}
     for op in graph.get_operations():
         found = 0
-        if op.type in _READS:
+        if op.type in READS:
             found = bits.setdefault(op.inputs[0].name, 1 << len(bits))
         for each in op.inputs:
             found |= behind.get(each.op.name, 0)

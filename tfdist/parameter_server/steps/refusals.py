@@ -22,6 +22,7 @@ from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.exchange.policies import keeps_values
 from tfdist.parameter_server.step_graph.step_graph import is_checked_later
+from tfdist.parameter_server.steps.kept_gradients import keeping_gradients
 from tfdist.parameter_server.steps.mixed_writes import (
     is_added_to_and_set,
     is_set_at_a_count,
@@ -50,6 +51,11 @@ _ADDS_AND_SETS = (
 _SETS_AT_A_COUNT = (
     "at a position that it counts. Workers that read the same count would set the same "
     f"position, so that all but one of their values would be lost. {_ACCUMULATE}"
+)
+_KEEPS_GRADIENTS = (
+    "to gradients that it reads for an update, in this step or in a later one. Other workers "
+    "set them in between, so that gradients would be lost or counted twice. Within a step, "
+    f"use the tensors themselves. {_ACCUMULATE}"
 )
 _SETS_WEIGHTS = (
     "which an optimizer updates, so that updates of other workers would be lost. Compute "
@@ -265,10 +271,13 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
     handles = [(v, inside[id(v.handle)]) for v in states]
     behind: dict[Any, dict[str, int]] = {}
     counted: dict[Any, bool] = {}
+    updated = [inside[id(v.handle)] for v, _ in placed if v.is_updated or v.is_slot]
     added = [v for v, handle in handles if is_added_to_and_set(handle, behind)]
     parts = [v for v, handle in handles if is_set_at_a_count(handle, behind, counted)]
     weights = [v for v, _ in placed if v.is_updated and v.is_set]
-    if not (found := added or parts or weights):
+    others = [(v, handle) for v, handle in handles if not v.is_slot]
+    kept = keeping_gradients(graph, others, updated)
+    if not (found := added or parts or weights or kept):
         return
     names = {id(v.handle): name for v, name in placed}
     if model is not None:
@@ -276,8 +285,8 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
     # Shards have the name of their variable.
     unique = dict.fromkeys(names[id(v.handle)] for v in found)
     what, why = ("adds to", _ADDS_AND_SETS) if added else ("sets", _SETS_WEIGHTS)
-    if found is parts:
-        why = _SETS_AT_A_COUNT
+    if found is parts or found is kept:
+        why = _SETS_AT_A_COUNT if parts else _KEEPS_GRADIENTS
     raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
 
 

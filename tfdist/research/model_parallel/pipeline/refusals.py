@@ -5,8 +5,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
-from tfdist.keras.building import is_overridden
-from tfdist.keras.optimizers import is_by_element, with_wrapped
+from tfdist.keras.optimizers import is_by_element, is_overridden, with_wrapped
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.splitting.nodes import pieces_of
 from tfdist.synchronous.fit.refusals import check_optimizer
