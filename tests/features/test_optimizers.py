@@ -209,6 +209,7 @@ class AddingUp(optimizers.SGD):
 
 
 @pytest.mark.parameter_server
+@pytest.mark.steps_write
 @pytest.mark.parametrize("is_callable", [True, False])
 def test_an_optimizer_that_its_own_apply_builds(strategy, regression, is_callable):
     class Own(keras.Sequential if is_callable else keras.Model):
