@@ -1,6 +1,8 @@
 """The optimizers that a model may use, and which of them update each element by itself."""
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -66,3 +68,46 @@ def with_wrapped(
     seen.add(id(value))
     for each in list(inner):
         yield from with_wrapped(each, seen)
+
+
+_APPLIES = ("apply", "apply_gradients")
+
+
+@contextlib.contextmanager
+def replaced_applies(
+    optimizers: Iterable[Any], apply: Callable[[Any, str, list[Any], Any], None]
+) -> Iterator[None]:
+    """Replaces what the classes of some optimizers have in the place of Keras's `apply`.
+
+    `apply` is called with the optimizer, the name of the method that was called, gradients,
+    and variables or None.
+    """
+
+    def of_pairs(optimizer: Any, grads_and_vars: Any) -> None:
+        grads, variables = zip(*grads_and_vars, strict=True)
+        apply(optimizer, "apply_gradients", list(grads), list(variables))
+
+    def of_lists(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        apply(optimizer, "apply", list(grads), trainable_variables)
+
+    own = [
+        each
+        for each in optimizers
+        if any(getattr(type(each), n) is not getattr(_kind(each), n) for n in _APPLIES)
+    ]
+    # Past `__setattr__`, which would track them.
+    for each in own:
+        vars(each)["apply"] = functools.partial(of_lists, each)
+        vars(each)["apply_gradients"] = functools.partial(of_pairs, each)
+    try:
+        yield
+    finally:
+        for each in own:
+            for name in _APPLIES:
+                del vars(each)[name]
+
+
+def _kind(optimizer: Any) -> Any:
+    """Returns the first class of Keras among those that an optimizer is of."""
+    kinds = type(optimizer).__mro__
+    return next(c for c in kinds if getattr(keras.optimizers, c.__name__, None) is c)

@@ -1,7 +1,6 @@
 """The rehearsal of a step: traced but never run, to create the variables it would create."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -12,6 +11,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.context import setting
 from tfdist.keras.batch_structure import of_any_rows
+from tfdist.keras.optimizers import replaced_applies
 from tfdist.keras.own_traces import own_trace
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import generator_in_scope
@@ -100,28 +100,12 @@ def _left_out(
     """
     left_out = []
 
-    def apply(optimizer: Any, grads: Any, variables: Any) -> None:
+    def apply(optimizer: Any, _method: str, grads: list[Any], variables: Any) -> None:
         applied.append((optimizer, list(variables)))
         left_out.append(optimizer)
 
-    own = [
-        each
-        for each in optimizers
-        if not each.built and type(each).apply is not keras.Optimizer.apply
-    ]
-    # Past `__setattr__`, which would track them.
-    for each in own:
-        vars(each)["apply"] = functools.partial(apply, each)
-        vars(each)["apply_gradients"] = functools.partial(_apply_pairs, each)
-    try:
+    with replaced_applies((each for each in optimizers if not each.built), apply):
         yield left_out
-    finally:
-        for each in own:
-            del vars(each)["apply"], vars(each)["apply_gradients"]
-
-
-def _apply_pairs(optimizer: Any, grads_and_vars: Any) -> None:
-    optimizer.apply(*zip(*grads_and_vars, strict=True))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.errors import RefusalError
 from tfdist.keras.computation import Computation
+from tfdist.keras.step_writes import note_write
 
 _MEANS = ("mean", "sum_over_batch_size")
 
@@ -26,12 +27,14 @@ class Contribution:
         gradients: A gradient or None for each variable.
         variables: The variables, as the optimizer expects them.
         weight: The weight of the gradients, in units of examples; a scalar tensor.
+        method: The name of the optimizer's method that is to apply it.
     """
 
     optimizer: Any
     gradients: list[Any]
     variables: list[Any]
     weight: tf.Tensor
+    method: str = "apply"
 
 
 class RoundComputation(Computation):
@@ -59,6 +62,35 @@ class RoundComputation(Computation):
             RoundError: If the step has applied gradients already, or does so within a
                 condition, a loop or a function of its own.
         """
+        self.add(optimizer, "apply", list(grads), given)
+        return None
+
+    def add(self, optimizer: Any, method: str, grads: list[Any], given: Any) -> None:
+        """Adds the gradients that a method of an optimizer is to apply.
+
+        Raises:
+            RoundError: As `apply` does.
+        """
+        self._check_is_first(optimizer)
+        self.applied.append(optimizer.name)
+        # Outside of rounds, `apply` does this, which is not called here.
+        if not optimizer.built:
+            optimizer.build(list(given))
+        variables = (
+            given if given is not None else _tf.trainable_variables_of(optimizer)
+        )
+        # The update notes what it writes, and is made elsewhere.
+        for each in (*optimizer.variables, *variables):
+            note_write(each)
+        # The step itself may not set them.
+        for each in map(_tf.value_of, variables):
+            for shard in getattr(each, "shards", (each,)):
+                shard.is_updated = True
+        self._contribute(
+            Contribution(optimizer, grads, list(variables), self._weight, method)
+        )
+
+    def _check_is_first(self, optimizer: Any) -> None:
         if self.applied:
             raise RoundError(
                 f"the train_step applies gradients twice, by {self.applied[0]} and by "
@@ -76,21 +108,6 @@ class RoundComputation(Computation):
                 "(zeros in place of those to leave out: tf.where), or use "
                 "consistency=tfdist.Asynchronous()"
             )
-        self.applied.append(optimizer.name)
-        # Outside of rounds, `apply` does this, which is not called here.
-        if not optimizer.built:
-            optimizer.build(list(given))
-        variables = (
-            given if given is not None else _tf.trainable_variables_of(optimizer)
-        )
-        # As an update notes, which is made elsewhere: the step itself may not set them.
-        for each in map(_tf.value_of, variables):
-            for shard in getattr(each, "shards", (each,)):
-                shard.is_updated = True
-        self._contribute(
-            Contribution(optimizer, list(grads), list(variables), self._weight)
-        )
-        return None
 
     def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
         """Weights the batch by what the mask leaves of it, as its loss is a mean of that.

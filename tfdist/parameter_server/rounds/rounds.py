@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist.graph.tasks import task_at
 from tfdist.keras.computation import Computation, computing
+from tfdist.keras.optimizers import optimizers_of, replaced_applies
 from tfdist.parameter_server.rounds.computation import (
     Contribution,
     RoundComputation,
@@ -26,7 +27,7 @@ class Rounds:
     """The rounds of a model under `tfdist.Synchronous()`, each of `enough` gradients."""
 
     def __init__(self, model: Any, enough: int) -> None:
-        self._strategy = model.distribute_strategy
+        self._model, self._strategy = model, model.distribute_strategy
         self.gate = self._strategy.gate
         self.enough = enough
         devices = sorted({*_devices_of(model), self.gate.device})
@@ -84,7 +85,9 @@ class Rounds:
                 self._contribute(contribution, computed_in, ticket[1])
 
             computation = RoundComputation(_examples(batch), contribute)
-            with computing(computation):
+            # What a class of its own does there is part of the update, of all gradients.
+            own = replaced_applies(optimizers_of(self._model), computation.add)
+            with computing(computation), own:
                 result = step(batch)
             if not computation.applied:
                 raise RoundError(
@@ -172,14 +175,17 @@ class Rounds:
 
     def _end_round(self, count: tf.Tensor) -> None:
         assert self._sums
-        optimizer = self._sums.contribution.optimizer
-        variables = self._sums.contribution.variables
+        given = self._sums.contribution
+        optimizer, variables, method = given.optimizer, given.variables, given.method
         averages, complete = self._sums.averages(count)
         self._complete = {task_at(d): each.op.name for d, each in complete.items()}
 
         def apply() -> None:
             with computing(Computation()):
-                optimizer.apply(averages, variables)
+                if method == "apply":
+                    optimizer.apply(averages, variables)
+                else:
+                    optimizer.apply_gradients(zip(averages, variables, strict=True))
 
         self._strategy.run(apply)
         graph = tf.compat.v1.get_default_graph()
