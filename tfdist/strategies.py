@@ -1,6 +1,7 @@
 """Choice of the strategy that a cluster and devices call for."""
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,8 +54,8 @@ def strategy() -> tf.distribute.Strategy:
     # A cluster has to be joined before devices are listed.
     num_gpus = 0 if cluster else len(tf.config.list_logical_devices("GPU"))
     name = strategy_for(cluster, num_gpus)
-    made = _CLASSES[name]() if name else tf.distribute.get_strategy()
-    if cluster is None:
+    made: Any = _CLASSES[name]() if name else tf.distribute.get_strategy()
+    if not hasattr(made, "barrier"):
         # TensorFlow's own lack these, which one script uses in every cluster.
         vars(made).update(is_chief=True, barrier=lambda: None)
     return made

@@ -1,14 +1,17 @@
+import dataclasses
 import socket
 import threading
 
 import pytest
 import tensorflow as tf
 
-from tf_config import Cluster, ClusterError
+from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import ParameterServerStrategy
+from tfdist.cluster.liveness.stall import Timeouts
 from tfdist.cluster.reach import try_until_reached
 from tfdist.cluster.startup import wait_for_servers
 from tfdist.errors import StartupTimeoutError
+from tfdist.parameter_server.settings import Arguments, settings_of
 
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses
@@ -99,6 +102,17 @@ def test_a_host_name_that_takes_for_ever_keeps_the_deadline(monkeypatch):
 def test_options_that_make_no_sense_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         ParameterServerStrategy(**options)
+
+
+def test_a_silent_task_may_have_a_timeout_of_its_own(monkeypatch):
+    monkeypatch.delenv("TFDIST_STALL_TIMEOUT", raising=False)
+    cluster = Cluster(chief=("a:1",), ps=("a:2",), worker=("a:3", "a:4"))
+    given = dict.fromkeys(field.name for field in dataclasses.fields(Arguments))
+    given["cluster_resolver"] = TFConfig(cluster, Task("chief", 0))
+    for job, expected in [({}, (120, 120)), ({"peer_timeout": 5}, (5, 120))]:
+        settings = settings_of(Arguments(**{**given, "job": job}))
+        assert settings.timeouts == Timeouts(*expected)
+        assert (settings.min_workers, settings.job.startup_timeout) == (2, 60)
 
 
 def test_a_stall_timeout_of_the_environment_is_a_number(monkeypatch):

@@ -75,6 +75,11 @@ def test_without_a_cluster_the_strategy_is_that_of_one_process(monkeypatch):
     assert made is tf.distribute.get_strategy()
     assert made.is_chief
     assert made.barrier() is None
+    with monkeypatch.context() as two_gpus:
+        two_gpus.setattr(tf.config, "list_logical_devices", lambda kind: ["a", "b"])
+        made = tfdist.strategy()
+    assert isinstance(made, tf.distribute.MirroredStrategy)
+    assert made.is_chief
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"ps": ["a:1"]}}))
     with pytest.raises(tf_config.ClusterError, match='no "task"'):
         tfdist.strategy()

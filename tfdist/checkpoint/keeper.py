@@ -54,9 +54,9 @@ class Keeper:
         keeps = self._options.directory is not None
         if len(set(group.gather_numbers([keeps])[:, 0].tolist())) > 1:
             raise ValueError(
-                "some tasks have a directory for checkpoints, and others have none: set "
-                f"{CHECKPOINT_DIR} on all of them, or on none (the launcher's "
-                "--checkpoint_dir does). The chief's is used"
+                "some tasks have a directory for checkpoints, and others have none: pass "
+                f"the same checkpoint_dir, or set {CHECKPOINT_DIR} on all of them, or on "
+                "none (the launcher's --checkpoint_dir does). The chief's is used"
             )
         if self._options.directory is None:
             yield None

@@ -64,8 +64,8 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
             of rows, and a sum becomes a mean of sums. By default, tfdist analyses a custom
             step, and raises an error if it cannot prove the result.
         **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
-            `checkpoints` or `checkpoint_dir`.
-            A step fails that waits longer than `peer_timeout` for a task to respond.
+            `checkpoints` or `checkpoint_dir`. A step fails if it waits longer than
+            `peer_timeout` for a task that does not respond.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is

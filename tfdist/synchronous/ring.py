@@ -51,9 +51,9 @@ class RingStrategy(SynchronousStrategy):
             of rows, and a sum becomes a mean of sums. By default, tfdist analyses a custom
             step, and raises an error if it cannot prove the result.
         **job: The arguments of all strategies: `startup_timeout`, `peer_timeout`,
-            `checkpoints` or `checkpoint_dir`. If a worker fails to respond for longer,
-            `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if they are in a
-            wait that cannot be interrupted, the process exits with status 69.
+            `checkpoints` or `checkpoint_dir`. If a worker does not respond within
+            `peer_timeout`, `fit`, `evaluate` and `predict` raise a `PeerLostError`, or, if
+            they are in a wait that cannot be interrupted, the process exits with status 69.
 
     Raises:
         tf_config.ClusterError: If there is no valid TF_CONFIG, or this process is not
