@@ -24,7 +24,7 @@ from launch.fault.experiment import Outcome, run
 from launch.fault.faults import Fault, FaultError, Schedule, draw
 from launch.fault.invariants import Invariant
 from launch.fault.progress import report_result, report_step
-from launch.flags import command_line
+from launch.flags import command_line, paths
 from launch.flags.command_line import UsageError
 from launch.loopback.cluster import local_cluster, make_job
 from tf_config import contract
@@ -53,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     command_line.check_script(program)
-    command_line.check_checkpoint_dir(values.checkpoint_dir)
+    command_line.check_backend()
+    paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
     cluster = local_cluster(values.num_ps, values.num_workers)
     job = make_job(
         cluster,

@@ -20,7 +20,7 @@ _CONSOLE() {
         COMPREPLY=($(compgen -W "$commands completion --help --version" -- "$word"))
     elif [[ $word == -* && " $commands " == *" $command "* ]]; then
         COMPREPLY=($(compgen -W "$(CONSOLE "$command" --help 2>/dev/null |
-            sed -En 's/^  (-., )?(--[a-z0-9_]+)$/\2/p')" -- "$word"))
+            sed -En 's/^  (-., )?--(\[no\])?([a-z0-9_]+)(=.*)?$/--\3/p')" -- "$word"))
     fi
 }
 complete -o default -F _CONSOLE CONSOLE

@@ -9,20 +9,15 @@ running on this machine, or the job that was started from it. The exit status is
 everything is fine, 1 if something is wrong or unknown, and 2 if the flags are wrong.
 """
 
-import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 from absl import flags
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from launch.diagnose import definition, running
+from launch.diagnose import definition, running, shown
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import STRATEGIES, Definition
 from launch.diagnose.diagnosis import each_task
@@ -41,7 +36,6 @@ _STEPS = 4  # of a probe, each with its own --timeout
 _LONGEST_TIMEOUT = 14.0
 # psutil raises OverflowError for a larger one.
 _LARGEST_PID = 2**31 - 1
-_COLOURS = {Level.OK: "green", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,9 +59,7 @@ def main(argv: Sequence[str]) -> int:
         found += _probe(defined, values.timeout)
     if not found:
         found.append(Finding(Level.OK, "cluster", TF_CONFIG, "it is valid"))
-    show = _print_json if values.json else _print_table
-    show(found)
-    return int(any(each.level is not Level.OK for each in found))
+    return shown.show(found, values.json)
 
 
 def _probe(defined: Definition, timeout: float) -> list[Finding]:
@@ -195,35 +187,6 @@ def _of_this_machine() -> Definition:
             "machine has it. Give --tf_config, or the same flags as for launch.task"
         )
     return _of_process(found[0].pid)
-
-
-def _print_json(found: Sequence[Finding]) -> None:
-    is_well = all(each.level is Level.OK for each in found)
-    listed = [each.as_dict() for each in found]
-    print(json.dumps({"ok": is_well, "findings": listed}, indent=2))
-
-
-def _print_table(found: Sequence[Finding]) -> None:
-    table = Table("")
-    table.add_column("subject", overflow="fold")
-    table.add_column("finding, and what to do", overflow="fold")
-    order = (Level.WRONG, Level.UNKNOWN, Level.OK)
-    for each in sorted(found, key=lambda each: order.index(each.level)):
-        words = Text(_printable(each.found))
-        if each.advice:
-            words.append(f"\n-> {_printable(each.advice)}", style="bold")
-        level = Text(each.level.value, style=_COLOURS[each.level])
-        table.add_row(level, Text(_printable(each.subject)), words)
-    Console().print(table)
-
-
-def _printable(text: str) -> str:
-    """Replaces characters that the terminal cannot show, or that move its cursor."""
-    encoding = sys.stdout.encoding
-    shown = text.encode(encoding, "replace").decode(encoding)
-    return "".join(
-        each if each.isprintable() or each == "\n" else "?" for each in shown
-    )
 
 
 def _define_flags() -> flags.FlagValues:

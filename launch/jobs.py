@@ -23,6 +23,7 @@ from launch.engines.record import Record
 from launch.flags import command_line
 from launch.flags.command_line import UsageError
 from launch.supervise import progress
+from tf_config.commands import nearest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,9 +41,10 @@ def main(argv: Sequence[str]) -> int:
             return _VERBS[verb](record.load(name), [])
         case ["logs", name, *tasks]:
             return _logs(record.load(name), tasks)
+    near = nearest(words[0], ["list", *_VERBS]) if words else ""
     raise UsageError(
         f"write list, or one of {', '.join(_VERBS)} and the name of a job; received "
-        f"{' '.join(words) or 'nothing'}"
+        f"{' '.join(words) or 'nothing'}{near and f'.{near}'}"
     )
 
 

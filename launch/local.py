@@ -9,11 +9,13 @@ task runs the script, all of them are, given --checkpoint_dir, or else the job e
 after the script belong to the script.
 """
 
+import os
 from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from launch.flags import cluster_flags, command_line
+from launch.engines.engine import tell
+from launch.flags import cluster_flags, command_line, paths
 from launch.job import forking
 from launch.job.job import Job
 from launch.job.plan import Program
@@ -26,7 +28,10 @@ from launch.loopback.cluster import (
     servers,
 )
 from launch.network import reach
+from launch.remote.memory import measure
 from tf_config import Cluster
+
+_LEAST_MEMORY = 150_000_000  # bytes of a forked task with a tiny model, as measured
 
 __all__ = ["local_cluster", "main", "make_job", "run_job", "servers"]
 
@@ -41,7 +46,28 @@ def main(argv: Sequence[str]) -> int:
     if values.dry_run:
         print(describe(job))
         return 0
+    memory = measure().limit
+    if notice := crowding(job, len(os.sched_getaffinity(0)), memory):
+        tell("local", notice)
     return foreground.run(job)
+
+
+def crowding(job: Job, cores: int, memory: int) -> str:
+    """Returns a warning if a job has many more workers than a machine has cores, or ''.
+
+    Args:
+        job: The job.
+        cores: The number of cores.
+        memory: The bytes of memory.
+    """
+    workers = sum(plan.task.job == "worker" for plan in job.plans)
+    if workers <= 4 * cores:
+        return ""
+    return (
+        f"WARNING: {workers} workers share {cores} cores, and the {len(job.plans)} tasks "
+        f"need {len(job.plans) * _LEAST_MEMORY / 1e9:.0f} GB and more, of "
+        f"{memory / 1e9:.0f} GB here: start fewer"
+    )
 
 
 def job_of(
@@ -57,9 +83,10 @@ def job_of(
         PlatformError: If this machine does not run Linux.
     """
     command_line.check_script(program)
+    command_line.check_backend()
     cluster_flags.check(values, workers_may_leave=True)
-    command_line.check_checkpoint_dir(values.checkpoint_dir)
-    command_line.check_output(values.timeline, "timeline")
+    paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
+    paths.check_output(values.timeline, "timeline")
     kind = kind_of_script(program, values.program)
     counts = cluster_flags.counts(values, kind)
     cluster = make_cluster(

@@ -106,7 +106,7 @@ def schedule(
     for text in workers:
         if not (text.isdecimal() and int(text)):
             raise UsageError(
-                f"--workers is a list of numbers from 1, as in 1,2,4; received {text!r}"
+                f"--workers must be a list of numbers from 1, as in 1,2,4; received {text!r}"
             )
     for text in policies:
         if not contract.is_policy(text):

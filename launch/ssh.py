@@ -10,7 +10,6 @@ script.
 """
 
 import os
-import shlex
 import sys
 from collections.abc import Collection, Sequence
 
@@ -82,12 +81,7 @@ def _layout(
 def _check(values: flags.FlagValues) -> None:
     engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
     engine_flags.check_work_dir(values.work_dir)
-    try:
-        words = shlex.split(values.ssh)
-    except ValueError as error:
-        raise UsageError(f"--ssh={values.ssh!r} is no command: {error}") from None
-    if not words:
-        raise UsageError("--ssh is empty: give a command, such as ssh -p 2200")
+    engine_flags.check_ssh(values.ssh)
 
 
 def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:

@@ -10,7 +10,9 @@ Train has started this process, and says in its environment which others there a
     python -m launch.task --num_ps=2 train.py --epochs=5
 """
 
+import errno
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         print(task_plan.shell_line())
     else:
         opens_port = task_plan.task.job != "evaluator"
+        if opens_port and reach.is_here(task_plan.address):
+            _check_port(task_plan)
         exposure = reach.exposure(task_plan.port) if opens_port else ""
         for notice in (exposure, _misplaced(task_plan)):
             if notice:
@@ -61,6 +65,23 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _check_port(task_plan: TaskPlan) -> None:
+    """Checks that the task can listen, which TensorFlow says only after seconds."""
+    with socket.socket() as probe:
+        # As in `launch.remote.host.is_free`.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", task_plan.port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return  # TensorFlow says what is wrong.
+            raise UsageError(
+                f"{task_plan.name} must listen on port {task_plan.port}, which another "
+                "program has (ss -ltnp shows which): end that, or choose another port in "
+                f"--{task_plan.task.job}_hosts of every task"
+            ) from None
+
+
 def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
     """Returns the flags, the task, and the chief's address if a server ends with it."""
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
@@ -72,6 +93,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:
         task_plan = gpus.showing(task_plan, values.gpus)
+    command_line.check_backend()
     # A server does not run the script, so its host does not need a copy.
     if not task_plan.is_server:
         command_line.check_script(program)

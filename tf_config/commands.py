@@ -17,6 +17,8 @@ COMMANDS = {
     "task": ("launch.task", "starts one task of a cluster on this host"),
     "jobs": ("launch.jobs", "looks at the jobs that were started from this machine"),
     "doctor": ("launch.doctor", "asks what is wrong with a cluster"),
+    "check": ("launch.check", "checks whether a job can run here, or on hosts"),
+    "env": ("launch.env", "prints what a report of a defect needs"),
     "speedup": ("launch.speedup", "measures how training speeds up with more workers"),
     "chaos": ("launch.chaos", "breaks tasks on purpose while a script trains"),
     "plan": ("tfdist.plan", "plans which ps holds each variable of a model"),
@@ -35,7 +37,7 @@ CONSOLE = "tfdist"
 
 GROUPS = {
     "run": ("local", "ssh", "slurm", "kubernetes", "ray", "task"),
-    "look": ("jobs", "doctor", "checkpoint"),
+    "look": ("jobs", "check", "doctor", "checkpoint", "env"),
     "measure and plan": ("speedup", "plan", "simulate", "mixing"),
     "test": ("chaos",),
 }

@@ -1,12 +1,14 @@
 """The flags of a command as text: one style for every command of `launch` and `tfdist`."""
 
 import itertools
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WIDTH = 80
 _DEEP = " " * 6
+_NOUN = re.compile(r"(?:The )?(file|dir|seconds)", re.IGNORECASE)
 
 
 def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
@@ -14,7 +16,7 @@ def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
 
     Args:
         flags: The flags, by name, as absl keeps them: each has `name`, `short_name`,
-            `help` and `default`.
+            `help`, `default`, `boolean` and `parser`.
         groups: The names of flags that belong together, with spaces between them, by the
             group's title. What is in none of them comes last, as `advanced`.
     """
@@ -104,10 +106,24 @@ def _fill(words: str, indent: str) -> str:
 
 def _lines(flag: Any) -> str:
     short = f"-{flag.short_name}, " if flag.short_name else ""
-    # absl says of a flag that may be repeated that it may.
-    words = flag.help.partition(";\n")[0]
+    # absl says of a flag that may be repeated that it may, and lists what it may be.
+    words = re.sub("^<.*?>: ", "", flag.help.partition(";\n")[0])
     default = flag.default
     if default not in (None, "", []) and default is not False:
         default = ",".join(default) if isinstance(default, list) else default
         words += f" Default: {default}."
-    return f"  {short}--{flag.name}\n{_fill(words, _DEEP)}"
+    return f"  {short}--{_with_placeholder(flag)}\n{_fill(words, _DEEP)}"
+
+
+def _with_placeholder(flag: Any) -> str:
+    """Returns a flag as it is typed: `num_ps=N`, `[no]chief`, `log_dir=DIR`."""
+    if flag.boolean:
+        return flag.name if flag.name == "help" else f"[no]{flag.name}"
+    allowed = flag.parser.syntactic_help
+    noun = _NOUN.match(flag.help)
+    value = (noun[1] if noun else flag.name.rpartition("_")[2]).upper()
+    if "integer" in allowed:
+        value = "N"
+    elif "list" in allowed:
+        value += ",..."
+    return f"{flag.name}={'|'.join(getattr(flag.parser, 'enum_values', [value]))}"

@@ -1,6 +1,7 @@
 """Looks at every host before anything starts, and says what is missing."""
 
 import json
+import shlex
 import subprocess
 import time
 from collections import Counter
@@ -40,6 +41,9 @@ class HostReport:
         secure: What it has to close its ports: `stunnel` (its path, or ''), `version`,
             `open` (why its ports cannot be closed, or '') and `has_ipv6`; empty if
             nobody asked.
+        gpus: How many NVIDIA GPUs it has.
+        visible_gpus: How many of them TensorFlow uses; None if nobody asked.
+        origins: The files of packages, by their names.
     """
 
     problems: tuple[str, ...] = ()
@@ -48,6 +52,9 @@ class HostReport:
     ports: tuple[int, ...] = ()
     proxies: Mapping[str, str] = field(default_factory=dict)
     secure: Mapping[str, Any] = field(default_factory=dict)
+    gpus: int = 0
+    visible_gpus: int | None = None
+    origins: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> "HostReport":
@@ -70,6 +77,7 @@ class HostReport:
                 tuple(each for each in value["ports"] if not first <= each <= last),
                 value["proxies"],
                 value["secure"],
+                *(value["gpus"], value.get("visible_gpus"), value["origins"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"an answer without {error}") from None
@@ -115,7 +123,10 @@ class _Question:
             why = why or f"status {self._process.returncode}, and no message"
             found = f"cannot be reached, or has no {self._asked['python']}"
             if self._process.returncode == _NOT_REACHED:
-                found = "cannot be reached"
+                found, (*ssh, host, _) = "cannot be reached", self._command
+                if "-T" in ssh:  # The options after it are the launcher's own.
+                    ssh = ssh[: ssh.index("-T")]
+                why += f"; try {shlex.join([*ssh, host])} true"
             return HostReport((f"{found}: {why}",))
 
     def give_up(self) -> None:
@@ -125,6 +136,16 @@ class _Question:
         self._late = HostReport((f"did not answer within {waited}",))
         if self._process:
             self._process.kill()
+
+
+def ask_each(
+    connections: Mapping[str, Sequence[str]], asked: Mapping[str, Any], timeout: float
+) -> dict[str, HostReport]:
+    """Asks every host the same at once, and waits for all of them."""
+    questions = [_Question(each, asked, timeout) for each in connections.values()]
+    with ThreadPoolExecutor(max(1, len(questions))) as pool:
+        answers = list(pool.map(_Question.ask, questions))
+    return dict(zip(connections, answers, strict=True))
 
 
 def ask(

@@ -133,7 +133,8 @@ def _run(command: Sequence[str], text: str = "") -> "subprocess.CompletedProcess
         )
     except FileNotFoundError:
         raise EngineError(
-            f"there is no {command[0]} here: run the command where Slurm's commands are"
+            f"there is no {command[0]} here: run this on a login node of Slurm, or load "
+            "Slurm's module first"
         ) from None
     except subprocess.TimeoutExpired:
         raise EngineError(

@@ -21,11 +21,11 @@ from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
 from launch.flags import config_file
 from launch.flags.config_file import ConfigError
-from launch.job.paths import existing_part
 from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
 from launch.loopback.cluster import LogDirError
 from launch.network.ports import PortError
+from launch.remote import keras_backend
 from launch.supervise.processes import PlatformError
 from tf_config import JOBS, ClusterError, flag_help
 from tf_config.commands import COMMANDS, CONSOLE, as_typed, nearest
@@ -141,6 +141,9 @@ def parse(
     command = json.dumps([_typed(argv[0], values), shlex.join(program.argv)])
     program = replace(program, imports=tuple(imports), command=command)
     if stray := stray_flags(program, set(values)):
+        # A wish to start nothing.
+        if "--dry_run" in stray.replace("-run", "_run"):
+            raise UsageError(stray.removeprefix("WARNING: "))
         print(stray, file=sys.stderr, flush=True)
     if "num_workers" in values and values.num_ps is None:
         values["num_ps"].value, chosen = num_ps_of(program, values.program)
@@ -215,6 +218,12 @@ def check_script(program: Program) -> None:
         raise ScriptError(f"script {script!r} is not readable: check its permissions")
 
 
+def check_backend() -> None:
+    """Checks that Keras will use TensorFlow in the tasks of this machine."""
+    if why := keras_backend.problem(os.environ):
+        raise ScriptError(why)
+
+
 def _check_syntax(program: Program) -> None:
     """Checks the script's syntax, if it is on this machine."""
     path = path_of(program)
@@ -237,36 +246,6 @@ def _check_syntax(program: Program) -> None:
             f"script {program.script!r} has a syntax error{where}: {error.msg}"
             f"{text and f': {text}'}"
         ) from None
-
-
-def check_checkpoint_dir(directory: str | None) -> None:
-    """Checks that checkpoints can be written to a directory, if one is given."""
-    if directory is None:
-        return
-    if not directory.strip():
-        raise UsageError(
-            "--checkpoint_dir is empty: give a directory, or omit the flag"
-        )
-    existing = existing_part(directory)
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise UsageError(
-            f"--checkpoint_dir={directory} is not writable: {existing} is not a "
-            "directory, you lack permission, or its file system is read-only"
-        )
-
-
-def check_output(path: str | None, flag: str) -> None:
-    """Checks that a file can be written, if one is given."""
-    if path is None:
-        return
-    directory = os.path.dirname(os.path.abspath(path))
-    if not path.strip() or os.path.isdir(path):
-        raise UsageError(f"--{flag}={path} is not a file: give the path of one")
-    if not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
-        raise UsageError(
-            f"--{flag}={path} cannot be written: {directory} is not a directory, you "
-            "lack permission, or its file system is read-only"
-        )
 
 
 def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
@@ -330,4 +309,4 @@ def _in_words(error: str, values: flags.FlagValues) -> str:
         allowed = flag.parser.syntactic_help
         if not allowed.startswith(("a ", "an ")):
             allowed = f"a {allowed}"
-    return f"--{match[1]} is {allowed}; received {match[2]!r}"
+    return f"--{match[1]} must be {allowed}; received {match[2]!r}"

@@ -1,6 +1,7 @@
 """The flags that every engine's command has, and those of several of them."""
 
 import os
+import shlex
 from collections.abc import Collection
 from typing import Any
 
@@ -137,6 +138,16 @@ def check_work_dir(path: str | None) -> None:
             "--work_dir must be an absolute path, that of a directory where the tasks "
             f"run; received {path!r}"
         )
+
+
+def check_ssh(command: str) -> None:
+    """Checks the command of ssh."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--ssh={command!r} is no command: {error}") from None
+    if not words:
+        raise UsageError("--ssh is empty: give a command, such as ssh -p 2200")
 
 
 def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:

@@ -67,7 +67,7 @@ def check(values: flags.FlagValues) -> None:
             value = values[name].value
             if value is not None and not re.fullmatch(_QUANTITY, value):
                 raise UsageError(
-                    f"--{name} is a number, with a unit if need be: 2, 500m or 4Gi; "
+                    f"--{name} must be a number, with a unit if need be: 2, 500m or 4Gi; "
                     f"received {value!r}"
                 )
 

@@ -44,9 +44,12 @@ def assign(
     trains = [_trains(plan, plans) for plan in plans]
     needed = per_worker * sum(trains)
     if needed > len(gpus):
+        advice = "start fewer workers, or give each fewer GPUs"
+        if not gpus:
+            advice = "omit --gpus_per_worker, or see why nvidia-smi finds none"
         raise PlanError(
-            f"{sum(trains)} tasks with {per_worker} GPUs each need {needed}, but this "
-            f"machine has {len(gpus)}: start fewer workers, or give each fewer GPUs"
+            f"--gpus_per_worker={per_worker} of {sum(trains)} tasks needs {needed} GPUs; "
+            f"this machine has {len(gpus)}: {advice}"
         )
     free = iter(gpus)
     return tuple(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
-from launch.job.plan import AUTO, COORDINATOR, EVERY_TASK, Program
+from launch.job.plan import AUTO, COORDINATOR, EVERY_TASK, PlanError, Program
 from tf_config.contract import ESTIMATOR_MODULE
 
 DEFAULT_PS = 2
@@ -88,7 +88,18 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
     imports. The chief alone runs a program that names `RingStrategy` or
     `PipelineStrategy` of tfdist and no other strategy. The script is parsed, not run.
     With `auto`, the cluster decides.
+
+    Raises:
+        PlanError: If a coordinator was asked for, and every task has to run the script.
     """
+    if asked == COORDINATOR:
+        named = strategies_of(program)
+        if named and named <= STRATEGIES_OF_WORKERS:
+            # Its workers would wait for servers, which never take part.
+            raise PlanError(
+                f"--program must be {EVERY_TASK} for {' and '.join(sorted(named))} of "
+                f"{program.script}; received {COORDINATOR}: omit it"
+            )
     if asked != AUTO:
         return asked
     if imports_any(program, [ESTIMATOR_MODULE]):

@@ -18,7 +18,7 @@ AGENT, PROBE = "agent.py", "probe.py"
 MODULES = (
     *("launch", "launch.network", "launch.network.seccomp"),
     *("launch.network.loopback_only", "launch.remote", "launch.remote.host"),
-    *("launch.remote.identity", "launch.remote.memory"),
+    *("launch.remote.identity", "launch.remote.keras_backend", "launch.remote.memory"),
 )
 """The modules of ours that these may import. They travel along to the host."""
 

@@ -2,8 +2,9 @@
 
 It is sent to the host as source, as `agent.py` is. Standard input brings what to look for:
 `python`, `env` and `cwd` of the tasks, the `script` (None if no task of this host runs it),
-`packages` and `modules`, candidates for `ports`, the `addresses` of all hosts, and whether
-to look for what `--secure` needs: `is_closed` (its ports are to be closed to other hosts).
+`packages` and `modules`, candidates for `ports`, the `addresses` of all hosts, whether to
+look for what `--secure` needs: `is_closed` (its ports are to be closed to other hosts), and
+whether to import TensorFlow, which takes seconds: `imports`.
 """
 
 import json
@@ -16,14 +17,14 @@ import subprocess
 from typing import Any
 
 from launch.network import loopback_only
-from launch.remote import host
+from launch.remote import host, keras_backend
 
 _TIMEOUT = 60  # seconds; the launcher's own deadline is usually earlier.
 
 # Asked of the interpreter of the tasks, in their environment: PYTHONPATH counts.
 _VERSIONS = """
 import importlib.metadata, importlib.util, json, platform, sys
-packages, modules = json.loads(sys.argv[1])
+packages, modules, ours = json.loads(sys.argv[1])
 def version(names):
     for name in names:
         try:
@@ -31,15 +32,20 @@ def version(names):
         except importlib.metadata.PackageNotFoundError:
             pass
 found = {names[0]: version(names) for names in packages}
-lacks = [name for name in modules if importlib.util.find_spec(name) is None]
-print(json.dumps([platform.python_version(), found, lacks]))
+specs = {name: importlib.util.find_spec(name) for name in [*modules, *ours]}
+origins = {name: specs[name] and specs[name].origin for name in ours}
+lacks = [name for name in modules if specs[name] is None]
+print(json.dumps([platform.python_version(), found, lacks, origins]))
 """
+_IMPORT = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
+_DRIVER = "/proc/driver/nvidia/gpus"
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
     """Returns the host's facts, and `problems` that no comparison could show."""
     problems, cwd = [], asked["cwd"]
-    found: dict[str, Any] = {"python": "", "versions": {}, "lacks": []}
+    names = "python", "versions", "lacks", "origins"
+    found: dict[str, Any] = dict(zip(names, ("", {}, [], {}), strict=True))
     if not os.path.isdir(cwd):
         problems.append(f"has no directory {cwd}")
     elif script := asked["script"]:
@@ -49,11 +55,16 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         elif not os.access(path, os.R_OK):
             problems.append(f"cannot read {path}")
     if not problems:
+        doing = f"run {asked['python']}"
         try:
-            names = "python", "versions", "lacks"
             found = dict(zip(names, _versions(asked), strict=True))
+            doing = "import TensorFlow"
+            if asked.get("imports"):
+                found["visible_gpus"] = int(_run(asked, _IMPORT).split()[-1])
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            problems.append(f"cannot run {asked['python']}: {error}")
+            problems.append(f"cannot {doing}: {error}")
+    if why := keras_backend.problem({**os.environ, **asked["env"]}):
+        problems.append(f"cannot train: {why}")
     for address in asked["addresses"]:
         try:
             socket.getaddrinfo(address, None)
@@ -68,6 +79,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
             k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")
         },
         "secure": _secure() if asked["is_closed"] else {},
+        "gpus": len(os.listdir(_DRIVER)) if os.path.isdir(_DRIVER) else 0,
     }
 
 
@@ -89,10 +101,16 @@ def _secure() -> dict[str, Any]:
 
 
 def _versions(asked: dict[str, Any]) -> list[Any]:
+    wanted = [asked["packages"], asked["modules"], asked.get("ours", [])]
+    answer: list[Any] = json.loads(_run(asked, _VERSIONS, json.dumps(wanted)))
+    return answer
+
+
+def _run(asked: dict[str, Any], *arguments: str) -> str:
+    """Runs Python code as a task would, and returns its output."""
     python = shutil.which(asked["python"]) or asked["python"]
-    wanted = json.dumps([asked["packages"], asked["modules"]])
     done = subprocess.run(
-        [python, "-c", _VERSIONS, wanted],
+        [python, "-c", *arguments],
         env={**os.environ, **asked["env"]},
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
@@ -100,9 +118,9 @@ def _versions(asked: dict[str, Any]) -> list[Any]:
         text=True,
     )
     if done.returncode:
-        raise ValueError(done.stderr.strip().splitlines()[-1:] or done.returncode)
-    answer: list[Any] = json.loads(done.stdout)
-    return answer
+        said = done.stderr.strip().splitlines()
+        raise ValueError(said[-1] if said else f"status {done.returncode}")
+    return done.stdout
 
 
 def _is_free(port: int) -> bool:

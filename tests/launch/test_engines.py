@@ -233,7 +233,7 @@ def test_ports_that_a_host_gives_to_connections_are_left_out():
     answer = {
         **{"python": "3.11.2", "versions": {"keras": None}, "lacks": []},
         **{"problems": [], "ports": [10, 20, 30], "ephemeral": [15, 25]},
-        **{"proxies": {}, "secure": {}},
+        **{"proxies": {}, "secure": {}, "gpus": 0, "origins": {}},
     }
     report = HostReport.from_json(f"Welcome!\n{json.dumps(answer)}\n")
     assert report.ports == (10, 30)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launch import chaos, doctor, local, task
-from launch.diagnose import peer, running
+from launch.diagnose import peer, running, shown
 from launch.diagnose.agreement import between_tasks
 from launch.diagnose.definition import from_text
 from launch.diagnose.diagnosis import each_task
@@ -306,7 +306,7 @@ def test_whatever_a_server_says_becomes_findings(task, version, clock, text):
     }
     found = [*each_task(reports), *between_tasks(reports)]
     assert {each.subject for each in found} == {"ps:0", "cluster"}
-    for show in (doctor._print_json, doctor._print_table):
+    for show in (shown._print_json, shown._print_table):
         for encoding in ("utf-8", "ascii"):
             status, _, errors = run(lambda _, f=show: f(found) or 0, [], encoding)
             assert (status, errors) == (0, "")

@@ -36,7 +36,9 @@ def test_none_are_shown_if_none_are_asked_for():
 
 
 def test_too_few_are_refused():
-    with pytest.raises(PlanError, match="2 tasks with 2 GPUs each need 4.*has 3"):
+    with pytest.raises(
+        PlanError, match="=2 of 2 tasks needs 4 GPUs.*has 3: start fewer"
+    ):
         assign(plan(WORKERS, PROGRAM), 2, ["0", "1", "2"])
 
 

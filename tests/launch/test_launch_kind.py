@@ -5,7 +5,7 @@ import pytest
 import tfdist
 from launch import kubernetes, local, ray, slurm, ssh, task
 from launch.flags import command_line
-from launch.job.plan import Program, plan
+from launch.job.plan import PlanError, Program, plan
 from launch.job.script_source import (
     DEFAULT_PS,
     STRATEGIES_OF_CHIEF,
@@ -235,6 +235,16 @@ def test_a_library_of_operations_is_known_by_what_it_is_linked_with(
     monkeypatch.syspath_prepend(site)
     script.write_text(source)
     assert op_libraries(Program(str(script))) == expected
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES_OF_WORKERS))
+def test_a_chief_does_not_wait_for_servers_that_never_take_part(name, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"import tfdist\ntfdist.{name}()\n")
+    with pytest.raises(PlanError, match=f"every_task for {name} of .*: omit it"):
+        kind_of_script(Program(str(script)), "coordinator")
+    script.write_text(f"import tfdist\ntfdist.{name}, tfdist.RingStrategy\n")
+    assert kind_of_script(Program(str(script)), "coordinator") == "coordinator"
 
 
 PS = ("chief", "ps", "worker")

@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from launch.job.plan import Program
+from launch.local import crowding, local_cluster, make_job
+
 from ..launch_programs.launcher import DEADLINE, SLEEP
 
 
@@ -242,9 +245,12 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
     [
         (
             ["--num_ps=-1", "train.py"],
-            "--num_ps is a non-negative int.*; received '-1'",
+            "--num_ps must be a non-negative int.*; received '-1'",
         ),
-        (["--chief=maybe", "train.py"], "--chief is true or false; received 'maybe'"),
+        (
+            ["--chief=maybe", "train.py"],
+            "--chief must be true or false; received 'maybe'",
+        ),
         (["--num_pss=1", "train.py"], "no flag --num_pss.*Did you mean .num_ps"),
         (
             ["--num_workers=0", "train.py"],
@@ -258,10 +264,13 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         ),
         (
             ["--gpus_per_worker=99", "train.py"],
-            "2 tasks with 99 GPUs each need 198, but",
+            "--gpus_per_worker=99 of 2 tasks needs 198 GPUs; this",
         ),
         (["--gpus_per_worker=-1", "train.py"], "gpus_per_worker"),
-        (["--program=all", "train.py"], "--program is one of auto.*; received 'all'"),
+        (
+            ["--program=all", "train.py"],
+            "--program must be one of auto.*; received 'all'",
+        ),
         (["--num_workers=70000", "train.py"], "needs 70003 free ports"),
         (
             ["--startup_timeout=0", "train.py"],
@@ -275,7 +284,13 @@ def test_server_that_dies_while_another_is_awaited_is_reported_at_once(launcher)
         (["absent.py"], "'absent.py' does not exist in .*: check its path"),
         (["."], "'.' is not a file"),
         (["--checkpoint_dir=", "train.py"], "--checkpoint_dir is empty: give a dir"),
-        (["--checkpoint_dir=train.py/a/b", "train.py"], "train.py is not a directory"),
+        (["--checkpoint_dir=train.py/a/b", "train.py"], "made: \\S*train.py is a file"),
+        (
+            ["--checkpoint_dir=/proc/x", "train.py"],
+            "--checkpoint_dir=/proc/x .*: choose",
+        ),
+        (["--timeline=no/such", "train.py"], "cannot be made: there is no .*/no;"),
+        (["train.py", "--dry-run"], "--dry-run after train.py belongs to the script"),
         (["--log_dir=train.py/logs", "train.py"], "cannot write to the log.*--log_dir"),
     ],
 )
@@ -287,6 +302,15 @@ def test_mistakes_are_one_message_and_status_2(launcher, args, words):
     assert re.search(words, " ".join(errors.split()))
     assert errors.startswith("launch.local: error: ")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(("workers", "is_warned"), [(16, False), (17, True)])
+def test_too_many_workers_are_warned_of(workers, is_warned, tmp_path):
+    cluster = local_cluster(1, workers)
+    job = make_job(cluster, Program("T"), log_dir=str(tmp_path))
+    found = crowding(job, 4, 2 * 10**9)
+    assert bool(found) == is_warned
+    assert "17 workers share 4 cores, and the 19 tasks need 3 GB" in found or not found
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry_run",)])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from launch.network import reach
 from ..launch_programs.launcher import DEADLINE, ROOT
 
 HOSTS = ["--chief_hosts=a:1", "--ps_hosts=b:1,b:2", "--worker_hosts=c:1,c:2"]
+JOBS = ("chief", "ps", "worker")
 SCRIPT = "import os, sys; print(os.getpid(), sys.argv, os.environ['TF_CONFIG'])"
 
 
@@ -73,6 +75,19 @@ def test_ps_becomes_a_server_and_needs_no_script_of_its_own(run, tmp_path):
     assert (
         "ps:1 starts to serve on b:2, until it is killed; training begins once" in waits
     )
+
+
+@pytest.mark.parametrize("job", ["ps", "worker", "chief"])
+def test_a_port_is_tried_before_tensorflow_is_imported(job, run):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        hosts = [f"--{each}_hosts=127.0.0.1:{i}" for i, each in enumerate(JOBS, 1)]
+        hosts += [f"--{job}_hosts=127.0.0.1:{port}"]
+        process, output, errors = run(
+            f"--job_name={job}", "--task_index=0", *hosts, "train.py"
+        )
+    assert (process.returncode, output) == (2, "")
+    assert re.search(f"{job}.* port {port}, which another program has .*", errors)
 
 
 @pytest.mark.parametrize(

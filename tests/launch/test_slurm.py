@@ -230,7 +230,9 @@ def test_without_slurm(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
     command = ["launch.slurm", "--name=mine", "--detach", "train.py"]
-    with pytest.raises(EngineError, match="there is no sbatch here: run the command"):
+    with pytest.raises(
+        EngineError, match="there is no sbatch here: run this on a login node"
+    ):
         slurm.main(command)
     # It was never submitted, so nothing is left of it.
     assert record.everything() == []

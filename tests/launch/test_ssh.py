@@ -72,7 +72,11 @@ def test_the_tasks_run_on_their_hosts(launcher):
 @pytest.mark.parametrize(
     ("host", "special", "message"),
     [
-        ("h1", {"refuse": "Permission denied (publickey)."}, "h1 cannot be reached: "),
+        (
+            "h1",
+            {"refuse": "Permission denied (publickey)."},
+            "Permission denied (publickey).; try ",
+        ),
         ("h2", {"hang": True}, "h2 did not answer within 15 s (--connect_timeout)"),
         ("h1", {"env": {"PYTHONPATH": "other"}}, "h1 has tensorflow 1.2.3, but h0 has"),
         ("h0", {"env": {"PYTHONPATH": "broken"}}, "h0 cannot run "),

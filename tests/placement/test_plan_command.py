@@ -63,7 +63,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
         (("a_script:build_model", "--num_ps=two"), "--num_ps=two"),
         (("a_script:build_model", "--ps=2"), "Unknown command line flag 'ps'"),
         (("a:b", "--num_ps=2", "--target=0.9"), "target is an imbalance above 1"),
-        (("a:b", "--num_ps=2", "--lookups=x"), "--lookups is PATTERN=ROWS"),
+        (("a:b", "--num_ps=2", "--lookups=x"), "--lookups must be PATTERN=ROWS"),
         (("a:b", "--num_ps=2", "--json=no/p.json"), "there is no directory"),
         (("a:b", "--num_ps=2", "--plot=x.foo"), "pictures are PNG files"),
     ],

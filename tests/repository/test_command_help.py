@@ -54,24 +54,30 @@ def test_flags_are_told_by_group():
     flags.DEFINE_list(
         "sizes", ["1", "2"], " ".join(["What others say."] * 6), flag_values=values
     )
+    flags.DEFINE_string("log_dir", None, "Directory of logs.", flag_values=values)
+    flags.DEFINE_enum("color", None, ["red", "blue"], "Which.", flag_values=values)
     told = flag_help.describe(values, {"common": "sizes m absent", "none": "absent"})
     assert (
         told
         == """\
 common:
-  --sizes
+  --sizes=SIZES,...
       What others say. What others say. What others say. What others say. What
       others say. What others say. Default: 1,2.
-  -x, --m
+  -x, --[no]m
       Said shortly.
 
 advanced:
-  --rare
+  --rare=N
       Few want it. Default: 0.
-  --names
-      Again."""
+  --names=NAMES
+      Again.
+  --log_dir=DIR
+      Directory of logs.
+  --color=red|blue
+      Which."""
     )
-    assert flag_help.describe(values).startswith("flags:\n  --rare\n")
+    assert flag_help.describe(values).startswith("flags:\n  --rare=N\n")
 
 
 def test_no_flag_of_a_group_is_misspelt():
@@ -85,6 +91,11 @@ def test_no_flag_of_a_group_is_misspelt():
     }
     named = {name for names in command_line._GROUPS.values() for name in names.split()}
     assert named <= known
+
+
+def test_a_command_of_jobs_is_guessed():
+    with pytest.raises(command_line.UsageError, match="stat x. Did you mean 'status'"):
+        launch.jobs.main(["jobs", "stat", "x"])
 
 
 def test_no_jobs_are_said_to_be_none(monkeypatch, capsys):

@@ -247,7 +247,7 @@ def test_the_command_has_a_table_for_each_policy_and_number_of_ps(file, capsys):
         (["no such file"], "No such file"),
         ([__file__], "not a file of `python -m launch.speedup`"),
         (["--up_to=-1"], "up_to"),
-        (["--num_ps=2,x", __file__], "--num_ps is one number of ps or several"),
+        (["--num_ps=2,x", __file__], "--num_ps must be one number of ps or several"),
         (["--num_ps=0", __file__], "received '0'"),
         (["--gbits=0", __file__], "gbits"),
         (["--wire_dtype=int8", __file__], "wire_dtype"),

@@ -96,7 +96,7 @@ def _lookups_of(pairs: Sequence[str]) -> dict[str, int]:
         pattern, _, rows = pair.rpartition("=")
         if not pattern or not rows.isdecimal():
             raise ValueError(
-                f"--lookups is PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
+                f"--lookups must be PATTERN=ROWS, as '*/embeddings=256'; received {pair!r}"
             )
         lookups[pattern] = int(rows)
     return lookups

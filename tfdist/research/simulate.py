@@ -68,7 +68,7 @@ def _changes(options: flags.FlagValues) -> list[JobChanges]:
     numbers = options.num_ps
     if not all(each.isdecimal() and int(each) for each in numbers):
         raise ValueError(
-            "--num_ps is one number of ps or several, for example 2,4,8; received "
+            "--num_ps must be one number of ps or several, for example 2,4,8; received "
             f"{','.join(numbers)!r}"
         )
     return [
