@@ -1,4 +1,4 @@
-"""Models in pieces: bubbles, speed, bytes and memory, measured beside their formulas.
+"""Model parallelism: bubbles, speed, bytes and memory, measured beside their formulas.
 
     python benchmarks/model_parallel.py --json=benchmarks/measured/model_parallel.json
     python benchmarks/model_parallel.py --markdown

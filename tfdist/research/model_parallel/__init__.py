@@ -1,4 +1,4 @@
-"""Models in pieces: schedules of stages, and which device computes which layer.
+"""Model parallelism: schedules of stages, and which device computes which layer.
 
 A layer, from a Keras model to its device: `place` -> `measured` (what each layer takes;
 keras_graph.py next to it finds them) -> `graph` (as plain data) -> `work` (by numbers) ->
