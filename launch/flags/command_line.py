@@ -21,6 +21,7 @@ from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
 from launch.flags import config_file
 from launch.flags.config_file import ConfigError
+from launch.flags.paths import check_output
 from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
 from launch.loopback.cluster import LogDirError

@@ -54,7 +54,7 @@ _TO_A_ROUND = ("ResourceAccumulatorApplyGradient", "QueueEnqueueManyV2")
 
 
 def keeping_gradients(
-    graph: Any, states: Sequence[tuple[V, tf.Tensor]], updated: Iterable[tf.Tensor]
+    graph: Any, states: Sequence[tuple[V, tf.Tensor]], updated: Sequence[tf.Tensor]
 ) -> list[V]:
     """Returns the variables in which a step keeps gradients.
 
