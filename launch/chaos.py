@@ -25,7 +25,7 @@ from launch.fault.faults import Fault, FaultError, Schedule, draw
 from launch.fault.invariants import Invariant
 from launch.fault.progress import report_result, report_step
 from launch.flags import command_line, paths
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.loopback.cluster import local_cluster, make_job
 from tf_config import contract
 

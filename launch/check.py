@@ -23,7 +23,7 @@ from launch.diagnose.finding import Finding, Level
 from launch.engines import hosts, machine, preflight, ssh
 from launch.engines.preflight import PACKAGES, HostReport
 from launch.flags import cluster_flags, command_line, engine_flags
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.network import ports
 from launch.remote import probe
 from tf_config.contract import TF_CONFIG

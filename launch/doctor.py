@@ -25,7 +25,7 @@ from launch.diagnose.finding import Finding, Level
 from launch.engines import record
 from launch.engines.record import Record
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.tunnel import LOOPBACK
 from launch.network import private_network
 from tf_config import JOBS, split_address

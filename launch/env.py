@@ -16,7 +16,7 @@ from absl import flags
 
 from launch.check import report_of_this_machine
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.remote import keras_backend
 from launch.remote.memory import measure
 from tf_config import contract

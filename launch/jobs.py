@@ -21,7 +21,7 @@ from launch.engines import engine, record
 from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.record import Record
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.supervise import progress
 from tf_config.commands import nearest
 

@@ -26,7 +26,7 @@ from launch.engines.record import Record
 from launch.engines.slurm_allocation import JOB_ID, SlurmNode
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
 from launch.flags import command_line, config_file, engine_flags
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.job import Job
 from launch.job.plan import Program, tasks_of
 from launch.job.script_source import kind_of_script

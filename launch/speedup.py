@@ -24,7 +24,7 @@ from absl import flags
 
 from launch import local
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.job import Job
 from launch.job.paths import existing_part
 from launch.job.plan import Program

@@ -23,7 +23,7 @@ from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.flags import command_line, engine_flags
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.job import Job
 from launch.job.script_source import kind_of_script
 from launch.secure import mode

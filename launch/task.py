@@ -21,7 +21,7 @@ from absl import flags
 
 from launch.engines.engine import tell
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job import gpus
 from launch.job.plan import TaskPlan, plan, without_proxy
 from launch.job.script_source import kind_of_script

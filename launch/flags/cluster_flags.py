@@ -6,7 +6,7 @@ from typing import Any
 from absl import flags
 
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.plan import COORDINATOR
 from launch.job.script_source import DEFAULT_PS
 from launch.supervise import progress

@@ -21,6 +21,7 @@ from launch.engines.record import RecordError
 from launch.fault.faults import FaultError
 from launch.flags import config_file
 from launch.flags.config_file import ConfigError
+from launch.flags.errors import ScriptError, UsageError
 from launch.flags.paths import check_output
 from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
@@ -46,14 +47,6 @@ _OF_CLUSTER = {
     *("num_ps", "num_workers", "program", "chief", "module", "name", "log_dir")
 }
 _OF_CLUSTER |= {f"{job}_hosts" for job in JOBS}
-
-
-class UsageError(ValueError):
-    """The command line is wrong; the message says how to correct it."""
-
-
-class ScriptError(UsageError):
-    """The script cannot be run, whatever the flags are."""
 
 
 def define_common(values: flags.FlagValues) -> None:

@@ -13,7 +13,7 @@ from launch.engines.layout import Layout
 from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
 from launch.flags import cluster_flags
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.plan import Program
 from launch.secure import mode
 from tf_config import contract

@@ -16,7 +16,7 @@ from launch.engines.kubernetes_pods import (
     resources_of,
 )
 from launch.flags import engine_flags
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.secure import mode
 
 _ROLES = ("ps", "worker", "chief")

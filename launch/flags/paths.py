@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.paths import existing_part
 
 

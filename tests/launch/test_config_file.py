@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from launch import kubernetes, local, ray, slurm, ssh
 from launch.flags import command_line, config_file
-from launch.flags.command_line import UsageError
 from launch.flags.config_file import NOT_SETTINGS, ConfigError
+from launch.flags.errors import UsageError
 
 COMMANDS = {
     **{"local": local, "ssh": ssh, "slurm": slurm, "kubernetes": kubernetes},

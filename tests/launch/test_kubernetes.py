@@ -28,8 +28,8 @@ from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_objects import KubernetesJob
 from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.flags import cluster_flags
-from launch.flags.command_line import UsageError
 from launch.flags.config_file import NOT_SETTINGS
+from launch.flags.errors import UsageError
 from launch.job.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode

@@ -16,7 +16,7 @@ from launch.engines import kubernetes_pods, preflight, ray_handle, slurm_client
 from launch.engines import ray as ray_engine
 from launch.engines import ssh as ssh_engine
 from launch.engines.engine import EngineError
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.loopback import foreground
 
 from ..kubernetes.kubernetes_schemas import KINDS, problems

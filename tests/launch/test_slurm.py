@@ -21,7 +21,7 @@ from launch.engines.record import Record
 from launch.engines.slurm_allocation import SlurmNode
 from launch.engines.slurm_client import SlurmJob
 from launch.engines.slurm_script import Batch, JobPart
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 
 from ..launch_programs.launcher import DEADLINE
 from .test_launch_fuzz import snares

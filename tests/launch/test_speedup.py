@@ -11,7 +11,7 @@ import pytest
 
 import launch.speedup
 from launch.flags import command_line
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.plan import Program
 from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of

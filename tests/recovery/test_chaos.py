@@ -12,7 +12,7 @@ import pytest
 import launch
 from launch import chaos
 from launch.chaos import Fault, FaultError, Schedule
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 
 from ..launch_programs.launcher import PROGRAMS
 from ..support.deadline import DEADLINE

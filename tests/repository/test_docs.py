@@ -30,8 +30,8 @@ from documents import PAGES, ROOT
 import tf_config.__main__
 import tfdist
 from launch import slurm
-from launch.flags.command_line import UsageError
 from launch.flags.config_file import settings_in
+from launch.flags.errors import UsageError
 from tf_config import commands
 
 PACKAGES = ("tfdist", "launch", "tf_config")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch import task
-from launch.flags.command_line import UsageError
+from launch.flags.errors import UsageError
 from launch.job.plan import TaskPlan
 from launch.network import ports
 from launch.supervise import serving
