@@ -157,7 +157,7 @@ def test_every_strategy_refuses_the_same_arguments(name, options, error, words):
 )
 def test_what_a_strategy_cannot_hold_is_refused(name, options, words):
     with pytest.raises(ValueError, match=words):
-        make(name, cluster_resolver=CHIEF, **options)
+        make(name, cluster_resolver=CHIEF, startup_timeout=0.1, **options)
 
 
 @pytest.mark.parametrize(
