@@ -36,7 +36,7 @@ class Program:
     flags: tuple[str, ...] = ()
     is_module: bool = False
     imports: tuple[str, ...] = ()
-    command: str = ""
+    command: str = field(default="", compare=False)
 
     @property
     def argv(self) -> tuple[str, ...]:
