@@ -26,6 +26,7 @@ from launch.flags import cluster_flags, command_line, engine_flags
 from launch.flags.errors import UsageError
 from launch.network import ports
 from launch.remote import probe
+from launch.supervise.processes import check_platform
 from tf_config.contract import TF_CONFIG
 
 _PORTS = 20
@@ -44,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     engine_flags.check_ssh(values.ssh)
     needs = importlib.metadata.requires("tfdist") or []
     if values.hosts is None:
+        check_platform()
         reports = {_HERE: report_of_this_machine(imports=True)}
     else:
         timeout = values.connect_timeout

@@ -168,7 +168,7 @@ def test_evaluator_and_a_lone_process_place_nothing(become, monkeypatch):
 
 def test_cluster_without_ps(become):
     become("worker:0", Cluster.from_hosts(worker="a:1,b:1"))
-    with pytest.raises(ClusterError, match="add the address of a ps"):
+    with pytest.raises(ClusterError, match="add a ps. Type: tfdist local --num_ps=2 "):
         estimator.ParameterServerStrategy()
 
 

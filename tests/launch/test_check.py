@@ -1,4 +1,4 @@
-"""`launch.check` and `launch.env`: what a job would find here, or on hosts."""
+"""`launch.check` and `launch.env` of docs/doctor.md: what a job would find."""
 
 import json
 import shlex

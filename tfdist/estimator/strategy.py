@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import tf_config
+from tfdist.cluster.membership import PS, command_of
 from tfdist.estimator import _tf
 from tfdist.estimator.environment import check_no_proxy, read_tf_config
 from tfdist.placement.greedy import GreedyLoadBalancing
@@ -184,8 +185,8 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver:
     if not config.cluster.has_parameter_servers:
         raise tf_config.ClusterError(
             "ParameterServerStrategy needs a cluster with a chief, workers and ps; "
-            f"TF_CONFIG has {' and '.join(config.cluster.jobs())}: add the address of a "
-            "ps, or choose another strategy"
+            f"TF_CONFIG has {' and '.join(config.cluster.jobs())}: choose another strategy, "
+            f"or add a ps. {command_of(PS, config)}"
         )
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(config.cluster.cluster_spec()),
