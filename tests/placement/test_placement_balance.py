@@ -18,10 +18,8 @@ def measured(balance):
 
 def test_the_page_shows_what_was_measured(balance, measured):
     pages, sections = balance.pages, balance.sections(measured)
-    assert (
-        pages.publish(pages.DOCS / "measured-placement.md", sections, is_check=True)
-        == 0
-    )
+    page = pages.DOCS / "measured-placement.md"
+    assert pages.publish(page, sections, is_check=True) == 0
 
 
 def test_every_model_reaches_the_target_on_every_number_of_ps(balance, measured):
