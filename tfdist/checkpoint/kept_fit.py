@@ -30,7 +30,6 @@ from tfdist.checkpoint.fit_state import (
 from tfdist.checkpoint.options import CheckpointOptions
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
-from tfdist.cluster.liveness.supervision import report_training
 
 _log = logging.getLogger("tfdist")
 
@@ -104,7 +103,6 @@ class KeptFit(keras.callbacks.Callback):
         self._is_data_given = False
         self._epoch = 0
         self._epoch_begins = False
-        self._has_trained = False
         self._epoch_iterator: Any = None
         self._data: Any = None
         self._batches_before = 0
@@ -201,12 +199,8 @@ class KeptFit(keras.callbacks.Callback):
         for begin, end, data in steps:
             if data is not self._data:
                 self._data, first_step = data, self._start_at(epoch_iterator, data)
-            if begin < first_step:
-                continue
-            yield begin, end, data
-            if not self._has_trained:
-                self._has_trained = True
-                report_training()
+            if begin >= first_step:
+                yield begin, end, data
 
     def _start_at(self, epoch_iterator: Any, data: Any) -> int:
         found, self._found = self._found, None
