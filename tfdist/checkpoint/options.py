@@ -1,6 +1,8 @@
 """Options for the checkpoints of `fit`."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tf_config import contract
@@ -33,3 +35,16 @@ class CheckpointOptions:
             raise ValueError(
                 f"checkpoints_to_keep must be an integer > 0; received {self.to_keep!r}"
             )
+
+
+@contextlib.contextmanager
+def told_if_not_kept(options: CheckpointOptions) -> Iterator[None]:
+    """Surrounds a call; tells who interrupts it if there are no checkpoints."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if options.directory is None and not error.args:
+            error.args = (
+                "no checkpoint was kept; the launcher's --checkpoint_dir keeps some",
+            )
+        raise

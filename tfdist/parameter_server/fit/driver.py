@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from tfdist._support.context import setting
-from tfdist.checkpoint.options import CheckpointOptions
+from tfdist.checkpoint.options import CheckpointOptions, told_if_not_kept
 from tfdist.cluster.liveness.peers import error_of_lost_ps
 from tfdist.consistency.combinations import go_together
 from tfdist.consistency.synchronous import Synchronous
@@ -222,7 +222,8 @@ class ParameterServerDriver(DefaultDriver):
         # A callback may itself call `fit`. That inner call writes no checkpoints.
         is_inner = self._resumable is not None
         if method != "fit" or self._checkpoints.directory is None or is_inner:
-            yield
+            with told_if_not_kept(self._checkpoints):
+                yield
             return
         number, self.fits = self.fits, self.fits + 1
         with resumable_fit(
