@@ -176,6 +176,7 @@ def test_the_public_names():
         "StalenessReport",
         "Synchronous",
         "TargetSizePartitioner",
+        "TensorBoard",
         "VariableSpec",
         "WhenChanged",
         "WhenChangedReport",
