@@ -26,6 +26,7 @@ from tfdist.consistency.staleness import (
     StalenessReport as StalenessReport,
 )
 from tfdist.consistency.synchronous import Synchronous as Synchronous
+from tfdist.keras.tensorboard import TensorBoard as TensorBoard
 from tfdist.local_update import mixing as mixing
 from tfdist.local_update.strategy import LocalUpdateStrategy as LocalUpdateStrategy
 from tfdist.parameter_server.caching.report import (

@@ -87,7 +87,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "log_dir",
         None,
-        "Directory for the log files. By default a new one under logs/.",
+        "Directory for the log files. By default a new one under logs/, where the last 20 "
+        "remain.",
         flag_values=values,
     )
     flags.DEFINE_string(

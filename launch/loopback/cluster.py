@@ -2,11 +2,17 @@
 
 import contextlib
 import os
+import re
+import shutil
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from launch.console.tf_noise import LOG_LEVEL
 from launch.job import gpus
@@ -25,6 +31,11 @@ from launch.network import ports, reach
 from launch.supervise.handle import Handle
 from launch.supervise.processes import check_platform
 from tf_config import Cluster, ClusterError, Task, TFConfig, contract
+
+_LOGS = "logs"
+_NAME = re.compile(r"\d{8}-\d{6}-\d{6}-\d+")
+_KEPT_RUNS = 20
+_QUIET_SECONDS = 60.0
 
 
 class LogDirError(ValueError):
@@ -246,6 +257,7 @@ def make_log_dir(path: str) -> None:
         problem = error.strerror
     else:
         if os.access(path, os.W_OK | os.X_OK):
+            _tidy(Path(path))
             return
         problem = "permission denied"
     raise LogDirError(
@@ -257,4 +269,30 @@ def make_log_dir(path: str) -> None:
 def new_log_dir() -> str:
     """Returns the path of a directory that no other job has."""
     name = f"{datetime.now():%Y%m%d-%H%M%S-%f}-{os.getpid()}"
-    return os.path.join("logs", name)
+    return os.path.join(_LOGS, name)
+
+
+def drop_log_dir(path: str) -> None:
+    """Removes the directory of a job that started nothing, if `new_log_dir` named it."""
+    if _is_new(Path(path)):
+        # It fails if there is a file.
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def _tidy(newest: Path) -> None:
+    """Removes the oldest of many directories that `new_log_dir` has named."""
+    if not _is_new(newest):
+        return
+    # The names begin with the time.
+    for each in sorted(filter(_is_new, newest.parent.iterdir()))[:-_KEPT_RUNS]:
+        with contextlib.suppress(OSError):
+            written = max(path.stat().st_mtime for path in (each, *each.iterdir()))
+            # Another machine may share the directory, and run that job.
+            is_over = not psutil.pid_exists(int(each.name.rpartition("-")[2]))
+            if is_over and time.time() - written > _QUIET_SECONDS:
+                shutil.rmtree(each)
+
+
+def _is_new(path: Path) -> bool:
+    return path.parent.name == _LOGS and bool(_NAME.fullmatch(path.name))

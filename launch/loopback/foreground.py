@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from launch.job.job import Job
-from launch.loopback.cluster import make_log_dir
+from launch.loopback.cluster import drop_log_dir, make_log_dir
 from launch.supervise import processes
 from launch.supervise.handle import Handle
 
@@ -59,4 +59,5 @@ def run(
         )  # The job has ended: do not lose its exit status.
     # Only a supervisor that was killed leaves tasks behind.
     processes.kill_descendants(job.grace_period, spare)
+    drop_log_dir(job.log_dir)
     return status

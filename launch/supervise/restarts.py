@@ -43,7 +43,7 @@ class Restarts:
         self._console = console
         self._hear_progress = hear_progress
         self._leader = policy.leader(job.plans)
-        self._has_trained = False
+        self._began, self._has_trained = time.monotonic(), False
         self._failures: Counter[str] = Counter()
         self._try_again_at: dict[Task, float] = {}
         self.given_up: set[Task] = set()
@@ -273,9 +273,10 @@ class Restarts:
 
     def _hear(self, reporter: TaskProcess, report: Report) -> None:
         if report.event == contract.TRAINING:
-            if not self._has_trained and self._job.kind != EVERY_TASK:
+            if not self._has_trained and reporter.plan.task == self._leader:
                 self._has_trained = True
-                self._console.notice("the first step has finished")
+                seconds = time.monotonic() - self._began
+                self._console.notice(f"first step after {seconds:.1f} s")
             self._at_work(reporter.plan.task)
         elif report.event == contract.STEPS_TAKEN:
             self._hear_progress(reporter.plan.task, report.numbers)

@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from tfdist.checkpoint.options import CheckpointOptions, told_if_not_kept
 
 from tfdist import _tf
 from tfdist.checkpoint import store as store_module
@@ -188,3 +191,29 @@ def test_a_position_in_data_is_written_whatever_bytes_it_has(tmp_path):
     snapshot.write(tmp_path, DataWriter())
     _tf.restore_iterator(later, Snapshot.read(tmp_path).data)
     assert next(later).numpy() == no_text[1]
+
+
+def test_an_interrupt_says_what_is_left(tmp_path):
+    def interrupt(store):
+        with pytest.raises(KeyboardInterrupt) as caught, store:
+            raise KeyboardInterrupt
+        return str(caught.value)
+
+    directory = tmp_path / "checkpoints"
+    assert interrupt(CheckpointStore(directory)) == f"{directory} has no checkpoint yet"
+    with CheckpointStore(directory) as store:
+        write(store)
+        write(store)
+    os.utime(store.path(1), (time.time() - 40,) * 2)
+    assert re.fullmatch(
+        f"the next run continues from {store.path(1)}, 4[0-9] s old",
+        interrupt(CheckpointStore(directory)),
+    )
+
+
+@pytest.mark.parametrize("directory", [None, "checkpoints"])
+def test_an_interrupt_says_that_nothing_is_kept(directory):
+    options = CheckpointOptions(directory, interval=1.0, to_keep=1)
+    with pytest.raises(KeyboardInterrupt) as caught, told_if_not_kept(options):
+        raise KeyboardInterrupt
+    assert ("no checkpoint was kept" in str(caught.value)) == (directory is None)

@@ -282,9 +282,9 @@ def test_csv_logger(strategy, regression, tmp_path, wait_for_chief):
 def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq):
     with strategy.scope():
         model = mlp()
-    board = keras.callbacks.TensorBoard(
-        tmp_path, update_freq=update_freq, histogram_freq=1
-    )
+    is_ours = update_freq == "epoch"
+    kind = tfdist.TensorBoard if is_ours else keras.callbacks.TensorBoard
+    board = kind(tmp_path, update_freq=update_freq, histogram_freq=1)
     history = model.fit(
         *regression, validation_data=regression, epochs=2, callbacks=[board], **FIT
     ).history
@@ -299,6 +299,10 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
     assert losses == pytest.approx(dict(enumerate(history["loss"])))
     assert any("kernel" in tag for tag in tags)
     assert ("batch_loss" in tags) == (update_freq == "batch")
+    assert ("epoch_steps_per_second" in tags) == is_ours
+    if hasattr(strategy, "placement_report"):
+        assert ("epoch_bytes_on_ps_0" in tags) == is_ours
+        assert ("epoch_steps_per_second_of_worker_1" in tags) == is_ours
 
 
 @pytest.mark.feature(

@@ -1,12 +1,17 @@
 """What a strategy gets from `DefaultDriver`, and what it hears of its mistakes."""
 
+import sys
+import traceback
 import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
+from tfdist._support.endings import ending_in_the_program
 from tfdist.keras import building, driver, hooks
 from tfdist.keras.default_driver import DefaultDriver
 
@@ -196,3 +201,93 @@ def test_what_a_driver_returns_by_mistake_is_named(driver, message):
     model = model_of(driver)
     with pytest.raises(TypeError, match=message):
         model.fit(X, Y, verbose=0)
+
+
+def calls_of(error):
+    """The functions of a traceback, without Keras's, and with tfdist's as such."""
+    ours = str(Path(tfdist.__file__).parent)
+    return [
+        "tfdist" if frame.f_code.co_filename.startswith(ours) else frame.f_code.co_name
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if "/keras/src/" not in frame.f_code.co_filename
+    ]
+
+
+class Raises(keras.callbacks.Callback):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.deeper()
+
+    def deeper(self):
+        raise self.error
+
+
+def test_a_traceback_lacks_the_frames_of_tfdist_and_has_all_of_the_program():
+    model = model_of(Local)
+    # One frame raises it again, as in Keras.
+    with pytest.raises(ValueError, match="expected axis -1 of input shape") as caught:
+        model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+    assert calls_of(caught.value)[1:] == ["tfdist"]
+    with pytest.raises(OSError, match="mine") as caught:
+        model.fit(X, Y, verbose=0, callbacks=[Raises(OSError("mine"))])
+    calls = calls_of(caught.value)[1:]
+    assert calls == ["tfdist", "on_train_batch_end", "deeper"]
+    endless = Raises(None)
+    endless.deeper = lambda: endless.deeper()
+    with pytest.raises(RecursionError, match="maximum recursion") as caught:
+        model.fit(X, Y, verbose=0, callbacks=[endless])
+    assert calls_of(caught.value)[1:4] == ["tfdist", "on_train_batch_end", "<lambda>"]
+    keras.config.disable_traceback_filtering()
+    try:
+        with pytest.raises(OSError, match="mine") as caught:
+            model.fit(X, Y, verbose=0, callbacks=[Raises(OSError("mine"))])
+    finally:
+        keras.config.enable_traceback_filtering()
+    assert calls_of(caught.value).count("tfdist") > 2
+
+
+def test_an_error_keeps_its_cause():
+    def method(self):
+        raise OSError("mine") from KeyError("the cause")
+
+    shortened = ending_in_the_program(method, lambda *_: False, lambda _: True)
+    with pytest.raises(OSError, match="mine") as caught:
+        shortened(None)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_interrupt_that_nobody_catches_is_one_line(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error))
+    model = model_of(Local)
+    for _ in range(2):
+        callbacks = [Raises(KeyboardInterrupt("nothing was saved"))]
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.fit(X, Y, verbose=0, callbacks=callbacks)
+        error = caught.value
+        assert calls_of(error)[1:] == ["tfdist", "on_train_batch_end", "deeper"]
+        sys.excepthook(type(error), error, error.__traceback__)
+        assert capsys.readouterr().err == "interrupted in fit: nothing was saved\n"
+    # Other errors are shown as before.
+    other = OSError("other")
+    sys.excepthook(OSError, other, None)
+    assert shown == [(OSError, other, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ParameterServerStrategy", {}),
+        ("MultiWorkerMirroredStrategy", {}),
+        ("RingStrategy", {}),
+        ("LocalUpdateStrategy", {"local_steps": 2}),
+    ],
+)
+def test_an_error_of_a_constructor_shows_the_program_alone(name, options, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="TF_CONFIG is not set") as caught:
+        getattr(tfdist, name)(**options)
+    assert calls_of(caught.value)[1:] == ["tfdist"]

@@ -1,6 +1,9 @@
+import os
 import shlex
 import string
 import subprocess
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 import launch
 from launch.job.job import Job
 from launch.job.plan import PlanError, Program, TaskPlan, plan, resolve_kind
+from launch.loopback import cluster, foreground
 from tf_config import Cluster, Task, TFConfig
 
 PS_CLUSTER = Cluster.from_hosts(
@@ -109,6 +113,46 @@ def test_log_files_are_named_after_tasks():
     job = Job("coordinator", plan(PS_CLUSTER, PROGRAM), "logs/now")
     paths = [job.log_path(each) for each in job.plans]
     assert paths[:2] == ["logs/now/chief.log", "logs/now/ps-0.log"]
+
+
+def test_the_logs_of_the_newest_runs_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster, "_KEPT_RUNS", 3)
+    gone = 2**22 + 1  # More than Linux has.
+    runs = [f"2026010{day}-000000-000000" for day in range(1, 9)]
+    names = [f"{run}-{gone}" for run in runs]
+    names[0] = f"{runs[0]}-{os.getpid()}"
+    for name in [*names, "fit", "20260101"]:
+        path = Path("logs", name)
+        path.mkdir(parents=True)
+        (path / "chief.log").touch()
+        for each in (path / "chief.log", path):
+            if name != names[1]:  # It may run on another machine.
+                os.utime(each, (0, 0))
+    cluster.make_log_dir("logs/mine")
+    assert len(os.listdir("logs")) == 11
+    new = cluster.new_log_dir()
+    cluster.make_log_dir(new)
+    kept = {"mine", "fit", "20260101", *names[:2], *names[-2:], os.path.basename(new)}
+    assert {*os.listdir("logs")} == kept
+
+
+def test_a_run_that_started_nothing_leaves_no_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    handle = mock.MagicMock()
+    handle.return_value.wait.return_value = 2
+    handle.return_value.next_event.return_value = {}
+    monkeypatch.setattr(foreground, "Handle", handle)
+    monkeypatch.setattr(foreground, "processes", mock.MagicMock())
+    monkeypatch.setattr(foreground.signal, "signal", lambda *_: None)
+    new, used = f"{cluster.new_log_dir()}0", cluster.new_log_dir()
+    Path(used).mkdir(parents=True)
+    Path(used, "chief.log").touch()
+    for log_dir in (new, used, "mine"):
+        job = mock.MagicMock(log_dir=log_dir, grace_period=1.0)
+        assert foreground.run(job) == 2
+    assert {*os.listdir("logs"), "mine"} == {os.path.basename(used), "mine"}
+    assert os.path.isdir("mine")
 
 
 def test_local_job_leaves_alone_what_the_user_has_set():

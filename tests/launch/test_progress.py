@@ -105,10 +105,14 @@ def test_a_report_keeps_its_numbers():
 _TRAINS = """
     import json, os, time
 
+    def report(**words):
+        line = json.dumps(words).encode() + b"\\n"
+        os.write(int(os.environ["LAUNCH_REPORT_FD"]), line)
+
+    report(event="training")
     for step in range(600):
         numbers = {"steps": 5, "seconds": 1, "worker:0": step, "worker:1": 3 * step}
-        report = {"event": "steps_taken", "numbers": numbers}
-        os.write(int(os.environ["LAUNCH_REPORT_FD"]), json.dumps(report).encode() + b"\\n")
+        report(event="steps_taken", numbers=numbers)
         if step == 2:
             print("training", flush=True)
         time.sleep(0.05)
@@ -135,6 +139,7 @@ def test_a_job_shows_it_on_a_terminal_and_keeps_it_in_a_file(launcher, terminal)
     assert file.read_text() == "5 steps/s; worker:0 25%, worker:1 75%\n"
     (launcher.directory / "enough").touch()
     assert process.wait(DEADLINE) == 0
+    assert len(re.findall(r"first step after \d+\.\d s\n", process.stderr.read())) == 1
     process.stderr.close()
     text = os.read(there, 1 << 16).decode().replace("\r\n", "\n")
     assert "[launch]   5 steps/s; worker:0 25%, worker:1 75%" in text
@@ -198,6 +203,25 @@ def test_fit_reports_its_steps_and_what_the_driver_knows(reports, monkeypatch):
     assert (first["steps"], second["steps"]) == (10, 5)
     assert first["worker:0"] == 7
     assert first["seconds"] > 0
+
+
+def test_fit_reports_its_first_step_once(reports, monkeypatch):
+    from tfdist.keras import progress as reporter
+
+    reader, _ = reports
+    monkeypatch.setattr(reporter, "_reporter", reporter._Reporter())
+    for _ in range(2):
+        strides = reporter.reported(iter([(0, 0, "batch"), (1, 1, "batch")]), object())
+        next(strides)
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)  # It has not run yet.
+        assert len([*strides]) == 1
+        if _ == 0:
+            line = os.read(reader, 4096).decode()
+            assert Report.from_line(line) == Report(contract.TRAINING)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
 
 
 def test_fit_does_not_wait_for_a_launcher_that_does_not_read(reports):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 
-from tfdist._support.authors import ending_in_the_program
+from tfdist._support.endings import ending_in_the_program
 from tfdist.cluster.liveness.step_error import (
     CoordinatorLog,
     OfTensorFlowAlone,

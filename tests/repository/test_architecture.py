@@ -177,6 +177,7 @@ def test_the_public_names():
         "StalenessReport",
         "Synchronous",
         "TargetSizePartitioner",
+        "TensorBoard",
         "VariableSpec",
         "WhenChanged",
         "WhenChangedReport",

@@ -6,11 +6,11 @@ TensorFlow that led there say nothing more.
 """
 
 import enum
-import functools
 import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -32,8 +32,10 @@ def _folder(module: str) -> str:
     return f"{Path(spec.origin).parent}/"
 
 
-_TENSORFLOW, _KERAS, _TFDIST = map(_folder, ("tensorflow", "keras", "tfdist"))
-_OURS = (_TENSORFLOW, _KERAS, _TFDIST)
+_TENSORFLOW, _KERAS = map(_folder, ("tensorflow", "keras"))
+_TFDIST = _folder("tfdist")
+_WITH_TF_CONFIG = (_TFDIST, _folder("tf_config"))
+_OURS = (_TENSORFLOW, _KERAS, *_WITH_TF_CONFIG)
 _PRIMITIVES = (
     f"{_TENSORFLOW}python/",
     f"{_TENSORFLOW}dtensor/python/api",
@@ -143,32 +145,35 @@ def made_in(op: Any, *authors: Author) -> str:
     return line and f", made in {line}"
 
 
-def ending_in_the_program(
-    method: Callable[..., Any], applies: Callable[[Any, Exception], bool]
-) -> Callable[..., Any]:
-    """Returns a method some of whose errors have a traceback without libraries.
-
-    `applies` chooses the errors, by the instance and the error.
-    """
-
-    @functools.wraps(method)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            if not applies(self, error):
-                raise
-            raise error.with_traceback(_of_the_program(error.__traceback__)) from None
-
-    return called
+def without_libraries(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback with the frames of the program alone."""
+    return _with(
+        traceback,
+        lambda path: author(path) is Author.PROGRAM and _CONVERTED not in path,
+    )
 
 
-def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
-    if traceback is None:
-        return None
-    rest = _of_the_program(traceback.tb_next)
-    frame = traceback.tb_frame
-    path = frame.f_code.co_filename
-    if author(path) is not Author.PROGRAM or _CONVERTED in path:
-        return rest
-    return TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)
+def without_tfdist(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the frames of tfdist."""
+    return _with(traceback, lambda path: not path.startswith(_WITH_TF_CONFIG))
+
+
+def is_raised_by_tfdist(error: BaseException) -> bool:
+    """Returns True if the frame that raised an error is one of tfdist."""
+    paths = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return bool(paths) and paths[-1].startswith(_WITH_TF_CONFIG)
+
+
+def _with(
+    traceback: TracebackType | None, is_kept: Callable[[str], bool]
+) -> TracebackType | None:
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    kept = None
+    # Not by recursion, since a recursion without an end may be the error.
+    for each in reversed(entries):
+        if is_kept(each.tb_frame.f_code.co_filename):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_config.contract import CHECKPOINT_DIR
 from tfdist import _tf
-from tfdist.checkpoint.kept_fit import Group, KeptFit
+from tfdist.checkpoint.kept_fit import Group, KeptFit, told_if_not_kept
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore
 from tfdist.cluster.settings import Checkpoints
@@ -59,7 +59,8 @@ class Keeper:
                 "none (the launcher's --checkpoint_dir does). The chief's is used"
             )
         if self._options.directory is None:
-            yield None
+            with told_if_not_kept(self._options.directory):
+                yield None
             return
         # Numbered, so that a restarted program finds its n-th `fit`.
         directory = Path(self._options.directory, f"fit-{self._fits:03d}")

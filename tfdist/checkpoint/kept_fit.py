@@ -4,7 +4,9 @@ Between two steps every variable has the state after whole steps, so nothing has
 for. One process reads and writes the checkpoints, and tells the others.
 """
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -29,7 +31,6 @@ from tfdist.checkpoint.fit_state import (
 )
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
-from tfdist.cluster.liveness.supervision import report_training
 from tfdist.cluster.settings import Checkpoints
 
 _log = logging.getLogger("tfdist")
@@ -68,6 +69,19 @@ class OneProcess:
         return data
 
 
+@contextlib.contextmanager
+def told_if_not_kept(directory: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Surrounds a call; tells who interrupts it if there are no checkpoints."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if directory is None and not error.args:
+            error.args = (
+                "no checkpoint was kept; the launcher's --checkpoint_dir keeps some",
+            )
+        raise
+
+
 class KeptFit(keras.callbacks.Callback):
     """Restores the newest checkpoint when `fit` begins, and writes others.
 
@@ -104,7 +118,6 @@ class KeptFit(keras.callbacks.Callback):
         self._is_data_given = False
         self._epoch = 0
         self._epoch_begins = False
-        self._has_trained = False
         self._epoch_iterator: Any = None
         self._data: Any = None
         self._batches_before = 0
@@ -201,12 +214,8 @@ class KeptFit(keras.callbacks.Callback):
         for begin, end, data in steps:
             if data is not self._data:
                 self._data, first_step = data, self._start_at(epoch_iterator, data)
-            if begin < first_step:
-                continue
-            yield begin, end, data
-            if not self._has_trained:
-                self._has_trained = True
-                report_training()
+            if begin >= first_step:
+                yield begin, end, data
 
     def _start_at(self, epoch_iterator: Any, data: Any) -> int:
         found, self._found = self._found, None

@@ -106,8 +106,16 @@ class CheckpointStore:
     def __enter__(self) -> "CheckpointStore":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            error.args = error.args or (self._left(),)
         self.close()
+
+    def _left(self) -> str:
+        for number in self._numbers():
+            age = time.time() - self.path(number).stat().st_mtime
+            return f"the next run continues from {self.path(number)}, {age:.0f} s old"
+        return f"{self.directory} has no checkpoint yet"
 
     def path(self, number: int) -> Path:
         """Returns the directory of a checkpoint."""

@@ -14,6 +14,8 @@ import tensorflow as tf
 import tf_config
 from tf_config import commands, contract
 from tfdist import _tf
+from tfdist._support.authors import is_raised_by_tfdist
+from tfdist._support.endings import ending_in_the_program
 
 
 def check_eager(strategy: str) -> None:
@@ -199,11 +201,26 @@ class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
         )
 
 
+def _is_folded(_: Any) -> bool:
+    return tf.debugging.is_traceback_filtering_enabled()
+
+
+def _is_explained(_: Any, error: BaseException) -> bool:
+    return _is_folded(_) and is_raised_by_tfdist(error)
+
+
 class JoinsOnce:
     """Mixin for strategies: a copy is the strategy itself.
 
-    A process can join a cluster only once, so it cannot have a second strategy.
+    A process can join a cluster only once, so it cannot have a second strategy. Errors of
+    tfdist in a constructor have the program's frames alone.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls):
+            short = ending_in_the_program(cls.__init__, _is_explained, _is_folded)
+            cls.__init__ = short  # type: ignore[method-assign]
 
     def __copy__(self) -> "JoinsOnce":
         return self

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.authors import ending_in_the_program
+from tfdist._support.endings import ending_in_the_program
 from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]

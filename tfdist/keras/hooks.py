@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.authors import ending_in_the_program
+from tfdist._support.endings import ending_in_the_program
 from tfdist._support.errors import advise
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
@@ -65,7 +65,9 @@ def install() -> None:
         for method, stage in building.STAGES.items():
             _note_stage(trainer, method, stage)
         for method in building.STAGES:
-            shortened = ending_in_the_program(getattr(trainer, method), _is_explained)
+            shortened = ending_in_the_program(
+                getattr(trainer, method), _is_explained, _is_folded
+            )
             setattr(trainer, method, shortened)
         _take_data_of_driver(epoch_iterator)
         own_traces.install()
@@ -93,13 +95,17 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
     setattr(owner, name, method)
 
 
-def _is_explained(model: Any, error: Exception) -> bool:
+def _is_explained(model: Any, error: BaseException) -> bool:
     """Returns True if an error's message suffices, so its traceback may be short."""
     is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return _is_folded(model) and (is_ours or isinstance(error, tf.errors.OpError))
+
+
+def _is_folded(model: Any) -> bool:
+    """Returns True if tracebacks lack the frames of tfdist."""
     return (
         keras.config.is_traceback_filtering_enabled()
         and driver_of(_strategy_of(model)) is not None
-        and (is_ours or isinstance(error, tf.errors.OpError))
     )
 
 

@@ -117,8 +117,10 @@ class _Reporter:
         self._steps, self._seconds = 0, 0.0
 
     def follow(self, strides: Iterator[Any], driver: Any) -> Iterator[Any]:
-        # Only some strategies report what each worker has done, and how stale it was.
-        more = getattr(driver, "progress", dict)
+        # Parameter servers report what each worker has done, and their first step when its
+        # result arrives: here it has only been sent.
+        sends = hasattr(driver, "progress")
+        more = driver.progress if sends else dict
         # Exclude the time between epochs.
         before = time.monotonic()
         for first, last, data in strides:
@@ -127,6 +129,8 @@ class _Reporter:
             if self._has_traced:  # Tracing takes longer than many steps.
                 self._steps += last + 1 - first
                 self._seconds += now - before
+            elif not sends:
+                supervision.report_training()
             self._has_traced, before = True, now
             if self._seconds >= _INTERVAL:
                 numbers = {"steps": self._steps, "seconds": self._seconds, **more()}

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from tfdist._support.context import setting
+from tfdist.checkpoint.kept_fit import told_if_not_kept
 from tfdist.cluster.liveness.peers import error_of_lost_ps
 from tfdist.cluster.settings import Checkpoints
 from tfdist.consistency.combinations import go_together
@@ -222,7 +223,8 @@ class ParameterServerDriver(DefaultDriver):
         # A callback may itself call `fit`. That inner call writes no checkpoints.
         is_inner = self._resumable is not None
         if method != "fit" or self._checkpoints.directory is None or is_inner:
-            yield
+            with told_if_not_kept(self._checkpoints.directory):
+                yield
             return
         number, self.fits = self.fits, self.fits + 1
         with resumable_fit(
