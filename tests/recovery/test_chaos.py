@@ -123,7 +123,7 @@ def test_a_schedule_that_cannot_be_had(job, fault, options, message):
 def test_a_checkpoint_dir_that_cannot_be_written(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    with pytest.raises(UsageError, match=r"train\.py is not a directory"):
+    with pytest.raises(UsageError, match=r"train\.py is a file"):
         chaos.main(["chaos", f"--checkpoint_dir={script}/kept", str(script)])
 
 
