@@ -1,4 +1,4 @@
-"""`launch.check` and `launch.env` of docs/doctor.md: what a job would find."""
+"""`launch.check` and `launch.env` of docs/troubleshooting.md: what a job would find."""
 
 import json
 import shlex
