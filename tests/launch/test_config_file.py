@@ -133,7 +133,10 @@ def test_slurm_runs_what_the_file_says(capsys):
         ("num_workers = '2'", 'num_workers must be an integer; received "2"'),
         ("num_workers = true", "num_workers must be an integer; received true"),
         ("num_workers = 2.0", "num_workers must be an integer; received 2.0"),
-        ("num_workers = -1", "--num_workers must be a non-negative integer; received '-1'"),
+        (
+            "num_workers = -1",
+            "--num_workers must be a non-negative integer; received '-1'",
+        ),
         ("chief = 1", "chief must be true or false; received 1"),
         ("log_dir = 07:00:00", 'must be a text in quotes, such as "a"; received 07:0'),
         ('log_dir = "\\u0000"', "log_dir must be a text"),
