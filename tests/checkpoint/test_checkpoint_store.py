@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from tfdist.checkpoint.options import CheckpointOptions, told_if_not_kept
 
 from tfdist import _tf
 from tfdist.checkpoint import store as store_module
+from tfdist.checkpoint.kept_fit import told_if_not_kept
 from tfdist.checkpoint.snapshot import DataWriter, Position, Snapshot
 from tfdist.checkpoint.store import (
     MANIFEST,
@@ -213,7 +213,6 @@ def test_an_interrupt_says_what_is_left(tmp_path):
 
 @pytest.mark.parametrize("directory", [None, "checkpoints"])
 def test_an_interrupt_says_that_nothing_is_kept(directory):
-    options = CheckpointOptions(directory, interval=1.0, to_keep=1)
-    with pytest.raises(KeyboardInterrupt) as caught, told_if_not_kept(options):
+    with pytest.raises(KeyboardInterrupt) as caught, told_if_not_kept(directory):
         raise KeyboardInterrupt
     assert ("no checkpoint was kept" in str(caught.value)) == (directory is None)
