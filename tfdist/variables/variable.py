@@ -194,7 +194,8 @@ class ParameterServerVariable(_tf.CachingVariable):
                     "value of its own (a maximum, say, or 0 by reset_state), so that "
                     "workers would lose each other's updates. Write what the step adds, "
                     "as variable.assign_add(...), compute the value from such sums, or "
-                    "reset metrics between epochs"
+                    "reset metrics between epochs. To accumulate gradients, use a larger "
+                    "batch, or tfdist.MultiWorkerMirroredStrategy()"
                 )
         self.is_set |= not (self._in_update or tf.executing_eagerly())
         if rows is not None:

@@ -50,7 +50,8 @@ _ADDS_AND_SETS = (
 )
 _SETS_AT_A_COUNT = (
     "at a position that it counts. Workers that read the same count would set the same "
-    f"position, so that all but one of their values would be lost. {_ACCUMULATE}"
+    "position, so that all but one of their values would be lost. Keep a moving average "
+    f"instead of a history. {_ACCUMULATE}"
 )
 _KEEPS_GRADIENTS = (
     "to gradients that it reads for an update, in this step or in a later one. Other workers "
