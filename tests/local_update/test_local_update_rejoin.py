@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.local_update import rejoin, rejoining
+from tfdist.local_update import handover, rejoin, rejoining
 from tfdist.local_update.message import Call, pack, unpack
-from tfdist.local_update.rejoin import Move, RejoinError, RejoinRequest
-from tfdist.local_update.rejoin_listener import RejoinListener
+from tfdist.local_update.rejoin import RejoinError, RejoinListener, RejoinRequest
+from tfdist.local_update.rejoining import Move
 from tfdist.local_update.sharing import DataPlace, SharedData
 
 from ..support.deadline import DEADLINE
@@ -36,7 +36,7 @@ def request(worker=1, version=2, fit=1, settings=SETTINGS, nonce=7):
     ],
 )
 def test_what_a_worker_does_to_come_back(version, asked, move):
-    assert rejoin.next_move(version, asked) is move
+    assert rejoining.next_move(version, asked) is move
 
 
 def test_one_worker_comes_back_at_a_time_and_none_that_is_not_lost():
@@ -69,11 +69,11 @@ def test_what_is_handed_over_is_what_was_packed():
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(4, np.int64)]
     info, received = unpack(pack({"a": [1, None]}, arrays))
     assert info == {"a": [1, None]}
-    for mine, theirs in zip(arrays, rejoin.as_arrays(received, arrays), strict=True):
+    for mine, theirs in zip(arrays, handover.as_arrays(received, arrays), strict=True):
         assert mine.dtype == theirs.dtype
         assert mine.tolist() == theirs.tolist()
     with pytest.raises(RejoinError, match="run the same script on all workers"):
-        rejoin.as_arrays(received, arrays[:1])
+        handover.as_arrays(received, arrays[:1])
 
 
 def test_a_request_is_what_was_packed():
@@ -155,7 +155,7 @@ class Run:
         transport, joiner = self.rejoining(exchange)
         assert rejoining.is_expected(transport, self.victim, len(self.crew.exchanges))
         info, arrays = joiner.enter(self.fit, SETTINGS)
-        return info, rejoin.as_arrays(arrays, [np.zeros(1, np.float32)])[0]
+        return info, handover.as_arrays(arrays, [np.zeros(1, np.float32)])[0]
 
     def only_ask(self, exchange):
         """A process that is let in, and ends before it has taken part."""

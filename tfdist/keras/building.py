@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -138,9 +139,7 @@ def build(
             )
             _writes.setdefault(model, {})[stage()] = writes
         except Exception as error:
-            is_misfit = not (problem or was_built) and _MISFIT in str(error)
-            if is_misfit:
-                advise(error, _CALLED_OTHERWISE.format(model.name))
+            is_misfit = not (problem or was_built) and _is_misfit(error, model)
             # Keras may have built enough. If not, the first step raises the error.
             if problem or always or is_misfit:
                 raise
@@ -149,6 +148,14 @@ def build(
         build_optimizer(strategy, model.optimizer, model.trainable_variables)
     if is_needed:
         _rehearsed.setdefault(model, {})[stage()] = compiled
+
+
+def _is_misfit(error: Exception, model: keras.Model) -> bool:
+    """Returns True, and advises, if a layer was built for inputs of another shape."""
+    is_misfit = _MISFIT in str(error)
+    if is_misfit:
+        advise(error, _CALLED_OTHERWISE.format(model.name))
+    return is_misfit
 
 
 def _compiled(model: Any) -> tuple[Any, ...]:

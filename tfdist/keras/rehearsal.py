@@ -46,17 +46,9 @@ def rehearse_until_built(
     `optimizers` are those that it may apply. Returns the paths of the variables that it
     writes, by identity.
     """
-    leaves = tf.nest.flatten(element_spec)
-    specs = [spec for spec in leaves if spec is not None]
+    run, specs = _of_present_leaves(step, element_spec)
     if any_rows:
         specs = [of_any_rows(spec) for spec in specs]
-
-    @tf.autograph.experimental.do_not_convert
-    def run(*present: Any) -> None:
-        rest = iter(present)
-        batch = [None if spec is None else next(rest) for spec in leaves]
-        step(tf.nest.pack_sequence_as(element_spec, batch))
-
     for rehearsal in range(_MOST_REHEARSALS):
         applied: list[tuple[Any, list[Any]]] = []
         try:
@@ -87,6 +79,21 @@ def rehearse_until_built(
         if is_complete:
             break
     return writes
+
+
+def _of_present_leaves(
+    step: Callable[[Any], Any], element_spec: Any
+) -> tuple[Callable[..., None], list[tf.TypeSpec]]:
+    """Returns a step that takes the leaves that a batch has, and the specs of these."""
+    leaves = tf.nest.flatten(element_spec)
+
+    @tf.autograph.experimental.do_not_convert
+    def run(*present: Any) -> None:
+        rest = iter(present)
+        batch = [None if spec is None else next(rest) for spec in leaves]
+        step(tf.nest.pack_sequence_as(element_spec, batch))
+
+    return run, [spec for spec in leaves if spec is not None]
 
 
 @contextlib.contextmanager

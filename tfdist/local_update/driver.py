@@ -13,14 +13,13 @@ from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.local_update import arguments, rejoin
 from tfdist.local_update.callbacks import BeginRounds, EpochLogs, of_fit
-from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.handover import FitPlace, check_data, packed, take_over
-from tfdist.local_update.local_peers import LocalPeers
+from tfdist.local_update.join import Joined
+from tfdist.local_update.local_peers import LocalPeers, StartRecord
 from tfdist.local_update.mix import Mix, MixSettings
 from tfdist.local_update.mixing import Mean
-from tfdist.local_update.rejoin import RejoinRequest, StartRecord
-from tfdist.local_update.rejoin_listener import RejoinListener
-from tfdist.local_update.rejoining import Rejoining, State
+from tfdist.local_update.rejoin import RejoinListener
+from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import SharedData
 from tfdist.local_update.steps import LocalFunction, LocalSteps
 from tfdist.peers import agreement
@@ -42,31 +41,29 @@ class LocalUpdateDriver(DefaultDriver):
     """Trains a model in this process, and mixes it with the others' now and then.
 
     `evaluate` and `predict` run here, on all of the data, with this worker's model.
-    Workers that were lost ask `rejoin_listener` to come back. This worker comes back by
-    `rejoining`, if it was started again.
+    Workers that were lost ask a `RejoinListener` to come back. This worker comes back by
+    `joined.rejoining`, if it was started again.
     """
 
     def __init__(
         self,
         strategy: Any,
-        exchange: Exchange,
+        joined: Joined,
         workers: LocalPeers,
         settings: MixSettings,
-        rejoin_listener: Callable[[Callable[[RejoinRequest], str]], RejoinListener],
-        rejoining: Rejoining | None,
     ) -> None:
         super().__init__(strategy)
-        self._exchange = exchange
+        self._exchange = joined.exchange
         self._workers = workers
         self._settings = settings
         self._is_mean = isinstance(settings.mixing, Mean)
         self._described = settings.described(workers.present)
         words = ", ".join(f"{k}={v!r}" for k, v in self._described.items())
         self._words = words
-        self._rejoin_listener = rejoin_listener(
-            lambda r: rejoin.refusal(r, self._fits, words)
+        self._rejoin_listener = RejoinListener(
+            joined.mailboxes, lambda r: rejoin.refusal(r, self._fits, words)
         )
-        self._rejoining = rejoining
+        self._rejoining = joined.rejoining
         self._fits = 0
         # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None

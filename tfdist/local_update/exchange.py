@@ -14,8 +14,7 @@ from tfdist.local_update.members import Members
 from tfdist.local_update.message import Call, Transport, bytes_of
 from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
-from tfdist.local_update.rejoin import RejoinRequest
-from tfdist.local_update.rejoin_listener import RejoinListener
+from tfdist.local_update.rejoin import RejoinListener, RejoinRequest
 
 _ALL: Range = (0, -1)
 

@@ -1,15 +1,16 @@
 """State for a worker that rejoins a running `fit`, and continuation from it."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.local_update import rejoin
+from tfdist.local_update.local_peers import StartRecord
 from tfdist.local_update.mix import Mix
-from tfdist.local_update.rejoin import RejoinError, StartRecord
+from tfdist.local_update.rejoin import RejoinError
 from tfdist.local_update.rejoining import State
 from tfdist.local_update.sharing import DataPlace
 from tfdist.peers.callbacks import resume_at
@@ -58,12 +59,31 @@ def take_over(state: State, model: Any, mix: Mix) -> None:
     """
     info, received = state
     _, own = mix.state
-    arrays = rejoin.as_arrays(received, [*_values(model), *own])
+    arrays = as_arrays(received, [*_values(model), *own])
     variables = _variables(model)
     for variable, value in zip(variables, arrays[: len(variables)], strict=True):
         variable.assign(value)
     mix.state = info["mix"], arrays[len(variables) :]
     resume_at(model, info["epoch"])
+
+
+def as_arrays(
+    received: Sequence[np.ndarray], like: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Returns arrays of the shapes and dtypes of others, from their bytes.
+
+    Raises:
+        RejoinError: If there are more or fewer, or they have other sizes.
+    """
+    theirs, mine = [len(each) for each in received], [each.nbytes for each in like]
+    if theirs != mine:
+        raise RejoinError(
+            "the model, its optimizer or the outer optimizer of this worker has other "
+            f"variables than the others' ({len(mine)} of {sum(mine)} bytes, and "
+            f"{len(theirs)} of {sum(theirs)}): run the same script on all workers"
+        )
+    pairs = zip(received, like, strict=True)
+    return [each.copy().view(old.dtype).reshape(old.shape) for each, old in pairs]
 
 
 def check_data(data: Any) -> None:

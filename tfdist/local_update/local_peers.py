@@ -1,6 +1,8 @@
 """The workers of local updates, as `tfdist.peers` asks about them."""
 
 import contextlib
+import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +11,47 @@ import tensorflow as tf
 
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.message import bytes_of
-from tfdist.local_update.rejoin import StartRecord
+from tfdist.local_update.rejoin import RejoinError
+
+_DIFFERS = (
+    "this worker was started again, and calls fit in another way than the others did: with "
+    "other data, other arguments or another model. Run the same script, with the same "
+    "seeds, on all workers"
+)
+
+
+@dataclasses.dataclass
+class StartRecord:
+    """Values that workers told each other as `fit` started, in order.
+
+    Attributes:
+        numbers: For each time, the numbers of each worker.
+        texts: For each time, the text of each worker by its name.
+    """
+
+    numbers: list[list[list[int]]] = dataclasses.field(default_factory=list)
+    texts: list[dict[str, str]] = dataclasses.field(default_factory=list)
+
+    def next_numbers(self, columns: int) -> np.ndarray:
+        """Removes and returns the first numbers: int64, a row per worker.
+
+        Raises:
+            RejoinError: If they told none any more, or more or fewer.
+        """
+        table = np.array(self.numbers.pop(0) if self.numbers else [], np.int64)
+        if table.ndim != 2 or table.shape[1] != columns:
+            raise RejoinError(_DIFFERS)
+        return table
+
+    def next_texts(self) -> dict[str, str]:
+        """Removes and returns the first texts.
+
+        Raises:
+            RejoinError: If they told none any more.
+        """
+        if not self.texts:
+            raise RejoinError(_DIFFERS)
+        return self.texts.pop(0)
 
 
 class LocalPeers:
@@ -23,14 +65,17 @@ class LocalPeers:
         self._replayed: StartRecord | None = None
 
     @contextlib.contextmanager
-    def starting(self, record: "StartRecord", replays: bool) -> Iterator[None]:
+    def starting(self, record: StartRecord, replays: bool) -> Iterator[None]:
         """Notes what workers tell each other as `fit` starts, or goes by what they told.
 
         A worker that comes back while `fit` runs is told what the others told each
         other then, and what it would have said itself is compared with it. `record` is
         an empty one to fill, or another worker's, which this one `replays`.
         """
-        self._record, self._replayed = record, record.copy() if replays else None
+        self._record, self._replayed = (
+            record,
+            copy.deepcopy(record) if replays else None,
+        )
         try:
             yield
         finally:

@@ -1,67 +1,30 @@
-"""The return of a lost worker: its request, and the decision about it.
+"""Requests of lost workers to return, and the decisions of the lead about them.
 
 The worker asks until the lead has read its request. The lead tells the others in the
 message of a mix, and from the next exchange on all of them count the worker again. Then
 the lead hands over its state, and the worker continues from there.
 """
 
-import copy
+import contextlib
 import dataclasses
-import enum
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tfdist._support.errors import Error
-from tfdist.local_update.message import pack, unpack
-
-_DIFFERS = (
-    "this worker was started again, and calls fit in another way than the others did: with "
-    "other data, other arguments or another model. Run the same script, with the same "
-    "seeds, on all workers"
+from tfdist.local_update.message import (
+    GoneError,
+    SilentError,
+    Transport,
+    pack,
+    unpack,
 )
 
 
 class RejoinError(Error, RuntimeError):
     """A restarted worker cannot take part in the others' exchanges."""
-
-
-@dataclasses.dataclass
-class StartRecord:
-    """Values that workers told each other as `fit` started, in order.
-
-    Attributes:
-        numbers: For each time, the numbers of each worker.
-        texts: For each time, the text of each worker by its name.
-    """
-
-    numbers: list[list[list[int]]] = dataclasses.field(default_factory=list)
-    texts: list[dict[str, str]] = dataclasses.field(default_factory=list)
-
-    def copy(self) -> "StartRecord":
-        """Returns a record of the same."""
-        return copy.deepcopy(self)
-
-    def next_numbers(self, columns: int) -> np.ndarray:
-        """Removes and returns the first numbers: int64, a row per worker.
-
-        Raises:
-            RejoinError: If they told none any more, or more or fewer.
-        """
-        table = np.array(self.numbers.pop(0) if self.numbers else [], np.int64)
-        if table.ndim != 2 or table.shape[1] != columns:
-            raise RejoinError(_DIFFERS)
-        return table
-
-    def next_texts(self) -> dict[str, str]:
-        """Removes and returns the first texts.
-
-        Raises:
-            RejoinError: If they told none any more.
-        """
-        if not self.texts:
-            raise RejoinError(_DIFFERS)
-        return self.texts.pop(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,27 +55,6 @@ class RejoinRequest:
         return cls(**unpack(payload)[0])
 
 
-class Move(enum.Enum):
-    """The next move of a restarted worker."""
-
-    LEAVE = "tell the others that the process which they wait for has ended"
-    ASK = "ask to take part again"
-    WAIT = "wait for the answer"
-
-
-def next_move(version: int, asked: int | None) -> Move:
-    """Decides the next move of a restarted worker, by the version it has asked for.
-
-    >>> next_move(0, None).name  # Nobody has noticed that it was started again.
-    'LEAVE'
-    >>> next_move(1, None).name, next_move(1, 2).name, next_move(2, 2).name
-    ('ASK', 'WAIT', 'WAIT')
-    """
-    if version % 2 == 0:
-        return Move.WAIT if version == asked else Move.LEAVE
-    return Move.WAIT if asked == version + 1 else Move.ASK
-
-
 def chosen(
     requests: Mapping[int, RejoinRequest], versions: Sequence[int]
 ) -> RejoinRequest | None:
@@ -140,20 +82,51 @@ def refusal(request: RejoinRequest, fit: int, settings: str) -> str:
     return ""
 
 
-def as_arrays(
-    received: Sequence[np.ndarray], like: Sequence[np.ndarray]
-) -> list[np.ndarray]:
-    """Returns arrays of the shapes and dtypes of others, from their bytes.
+class RejoinListener:
+    """The requests of workers that were lost. Nobody who mixes models waits for one.
 
-    Raises:
-        RejoinError: If there are more or fewer, or they have other sizes.
+    `refusal` returns why a request cannot be granted, or ''. `pause`, in seconds, is
+    between looks at a worker.
     """
-    theirs, mine = [len(each) for each in received], [each.nbytes for each in like]
-    if theirs != mine:
-        raise RejoinError(
-            "the model, its optimizer or the outer optimizer of this worker has other "
-            f"variables than the others' ({len(mine)} of {sum(mine)} bytes, and "
-            f"{len(theirs)} of {sum(theirs)}): run the same script on all workers"
-        )
-    pairs = zip(received, like, strict=True)
-    return [each.copy().view(old.dtype).reshape(old.shape) for each, old in pairs]
+
+    def __init__(
+        self,
+        transport: Transport,
+        refusal: Callable[[RejoinRequest], str],
+        pause: float = 0.5,
+    ) -> None:
+        self.refusal = refusal
+        self._transport = transport
+        self._pause = pause
+        self._lost: set[int] = set()
+        self._watched: set[int] = set()
+        self._requests: dict[int, RejoinRequest] = {}
+        self._answered: set[int] = set()
+
+    def next(self, versions: Sequence[int]) -> RejoinRequest | None:
+        """Returns the request of a worker that may ask, the first time it is seen."""
+        # Another set, not a change of this one: the threads look into it.
+        self._lost = {i for i, version in enumerate(versions) if version % 2}
+        for worker in self._lost - self._watched:
+            self._watched.add(worker)
+            threading.Thread(target=self._watch, args=(worker,), daemon=True).start()
+        found = dict(self._requests)
+        open_ = {i: r for i, r in found.items() if r.nonce not in self._answered}
+        request = chosen(open_, versions)
+        if request is not None:
+            self._answered.add(request.nonce)
+        return request
+
+    def _watch(self, worker: int) -> None:
+        while worker in self._lost:
+            # A session to a process that has ended would wait until its deadline.
+            if not self._transport.is_gone(worker):
+                with contextlib.suppress(GoneError, SilentError):
+                    self._look(worker)
+            time.sleep(self._pause)
+        self._watched.discard(worker)
+
+    def _look(self, worker: int) -> None:
+        message = self._transport.read_aside(worker)
+        if message is not None and message.begin == worker:
+            self._requests[worker] = RejoinRequest.unpack(message.payload)

@@ -1,6 +1,7 @@
 """Return of a restarted worker to the exchanges of the others."""
 
 import dataclasses
+import enum
 import logging
 import random
 import time
@@ -18,7 +19,7 @@ from tfdist.local_update.message import (
     Transport,
     unpack,
 )
-from tfdist.local_update.rejoin import Move, RejoinError, RejoinRequest, next_move
+from tfdist.local_update.rejoin import RejoinError, RejoinRequest
 
 _log = logging.getLogger("tfdist")
 
@@ -44,6 +45,27 @@ def is_expected(transport: Transport, me: int, workers: int) -> bool:
         if newest is not None and (0 < newest.key < LEFT or newest.versions[me]):
             return True
     return False
+
+
+class Move(enum.Enum):
+    """The next move of a restarted worker."""
+
+    LEAVE = "tell the others that the process which they wait for has ended"
+    ASK = "ask to take part again"
+    WAIT = "wait for the answer"
+
+
+def next_move(version: int, asked: int | None) -> Move:
+    """Decides the next move of a restarted worker, by the version it has asked for.
+
+    >>> next_move(0, None).name  # Nobody has noticed that it was started again.
+    'LEAVE'
+    >>> next_move(1, None).name, next_move(1, 2).name, next_move(2, 2).name
+    ('ASK', 'WAIT', 'WAIT')
+    """
+    if version % 2 == 0:
+        return Move.WAIT if version == asked else Move.LEAVE
+    return Move.WAIT if asked == version + 1 else Move.ASK
 
 
 class Rejoining:

@@ -1,11 +1,11 @@
 """`LocalUpdateStrategy`: a model on every worker, and a mix of them now and then."""
 
-import functools
 from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
 
+from tf_config import TFConfig
 from tfdist._support.wire_dtype import checked_wire_dtype
 from tfdist.cluster import status
 from tfdist.cluster.board import Board
@@ -26,11 +26,10 @@ from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.local_update import arguments
 from tfdist.local_update.compression import NARROW
 from tfdist.local_update.driver import LocalUpdateDriver
-from tfdist.local_update.join import addresses, join
+from tfdist.local_update.join import Joined, addresses, join
 from tfdist.local_update.local_peers import LocalPeers
 from tfdist.local_update.mix import MixSettings
 from tfdist.local_update.mixing import Mean, Mixing
-from tfdist.local_update.rejoin_listener import RejoinListener
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -143,23 +142,21 @@ class LocalUpdateStrategy(
             fragments=fragments,
         )
         MEMBERSHIP.check_none()
-        self._exchange, names, mailboxes, rejoining = join(
-            config, given, may_come_back=True
-        )
-        self._exchange.needed = needed
-        self._workers = LocalPeers(self._exchange, names)
+        joined = join(config, given, may_come_back=True)
+        joined.exchange.needed = needed
         super().__init__(_device())
         MEMBERSHIP.joined(self)
-        self.fit_driver = LocalUpdateDriver(
-            self,
-            self._exchange,
-            self._workers,
-            settings,
-            functools.partial(RejoinListener, mailboxes),
-            rejoining,
-        )
+        self._take_part(config, joined, settings)
+
+    def _take_part(
+        self, config: TFConfig, joined: Joined, settings: MixSettings
+    ) -> None:
+        """Makes this process's part in the exchanges what `fit` trains with."""
+        self._exchange = joined.exchange
+        self._workers = LocalPeers(self._exchange, joined.names)
+        self.fit_driver = LocalUpdateDriver(self, joined, self._workers, settings)
         self.board = Board(addresses(config), config.task)
-        status.publish(config, mailboxes.server)
+        status.publish(config, joined.mailboxes.server)
 
     @property
     def num_workers(self) -> int:
