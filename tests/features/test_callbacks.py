@@ -307,9 +307,7 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
 
 @pytest.mark.feature(
     "Logs at the end of a batch",
-    "approximate",
-    "those after whole steps that finished earlier; with the last batch, after all",
-    synchronous="yes",
+    on_ps="those after whole steps that finished earlier; with the last batch, after all",
 )
 def test_batch_logs(strategy, regression, is_synchronous):
     def fit(model):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import assert_alike, mlp
+from models import assert_alike, mlp, row
 
 STEPS = 8
 
@@ -61,25 +61,15 @@ def alone(saved, samples, run_program):
 @pytest.mark.parametrize(
     "saved_as",
     [
-        pytest.param(
-            "model.keras",
-            marks=pytest.mark.feature("`.keras`, loaded without tfdist"),
-        ),
-        pytest.param(
-            "model.h5", marks=pytest.mark.feature("`.h5`, loaded without tfdist")
-        ),
-        pytest.param(
+        row("model.keras", "model.keras", "`.keras`, loaded without tfdist"),
+        row("model.h5", "model.h5", "`.h5`, loaded without tfdist"),
+        row(
             "model.weights.h5",
-            marks=pytest.mark.feature("`.weights.h5`, loaded without tfdist"),
+            "model.weights.h5",
+            "`.weights.h5`, loaded without tfdist",
         ),
-        pytest.param(
-            "checkpoint",
-            marks=pytest.mark.feature("`tf.train.Checkpoint`, read without tfdist"),
-        ),
-        pytest.param(
-            "exported",
-            marks=pytest.mark.feature("`model.export` (a SavedModel)"),
-        ),
+        row("checkpoint", "checkpoint", "`tf.train.Checkpoint`, read without tfdist"),
+        row("exported", "exported", "`model.export` (a SavedModel)"),
         pytest.param("exported, loaded by Keras"),
     ],
 )

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import SampleCount, case
+from models import SampleCount, row
 from policies import own_logs
 
 from tfdist.parameter_server.rounds.computation import RoundError
@@ -17,9 +17,7 @@ STEPS = 8
 
 @pytest.mark.feature(
     "`keras.random` without a seed in a `train_step`",
-    "approximate",
-    "two workers may draw the same numbers, for different batches",
-    synchronous="yes",
+    on_ps="two workers may draw the same numbers, for different batches",
 )
 @pytest.mark.sets_own_value("^seed_generator_state", "numbers are drawn twice at worst")
 def test_random_numbers_without_a_seed(regression, fits):
@@ -88,10 +86,10 @@ class BothLosses(CustomStep):
 
 
 STEPS_OF_OWN = [
-    case(CustomStep, "compute_loss", "A `train_step` of your own: `compute_loss`"),
-    case(LossObject, "loss-object", "A `train_step` of your own: a Keras loss object"),
-    case(OwnLoss, "own-loss", "A `train_step` of your own: `tf.reduce_mean`"),
-    case(BothLosses, "both-losses", "A `train_step` of your own: the sum of both"),
+    row("compute_loss", CustomStep, "A `train_step` of your own: `compute_loss`"),
+    row("loss-object", LossObject, "A `train_step` of your own: a Keras loss object"),
+    row("own-loss", OwnLoss, "A `train_step` of your own: `tf.reduce_mean`"),
+    row("both-losses", BothLosses, "A `train_step` of your own: the sum of both"),
 ]
 
 
