@@ -92,6 +92,7 @@ def assert_as_one_process(
 CHOSEN = {"SGD", "momentum", "Adam", "Ftrl", "Muon", "global_clipnorm", "schedule"}
 
 
+@pytest.mark.in_gate("Adam")
 @pytest.mark.parametrize(
     "make",
     [pytest.param(each.values[0], id=each.id) for each in RULES if each.id in CHOSEN],
@@ -231,6 +232,7 @@ def test_variables_in_shards(strategy, data, partitioner, options):
     assert len(model.weights[0]._value.shards) == 2
 
 
+@pytest.mark.in_gate
 def test_steps_in_one_message(strategy, data):
     """Many rounds per message, and the rest of an epoch."""
 

@@ -126,6 +126,7 @@ DIFFER_BY_REPLICA = {
 }
 
 
+@pytest.mark.in_gate("Conv2D", "Dropout")
 @pytest.mark.parametrize("make", LAYERS)
 def test_layer(request, strategy, regression, is_synchronous, trains, make):
     """Steps one by one are those of Keras, and the loss of `fit` falls."""
@@ -157,6 +158,7 @@ def assert_steps_are_those_of_keras(strategy, make, regression):
     )
 
 
+@pytest.mark.in_gate
 def test_batch_normalization_learns_its_statistics(strategy, regression):
     x, y = 3.0 * regression[0] + 2.0, regression[1]
     with strategy.scope():
@@ -179,6 +181,7 @@ class PairCounter(StepCounter):
         return x
 
 
+@pytest.mark.in_gate
 @pytest.mark.parametrize("counter_class", [StepCounter, PairCounter])
 def test_layer_counts_every_step(strategy, regression, counter_class):
     with strategy.scope():
@@ -313,6 +316,7 @@ def done_to(variable, function):
     }
 
 
+@pytest.mark.in_gate("sgd")
 @pytest.mark.parameter_server
 @pytest.mark.feature("`Embedding` sends only the rows looked up (SGD, Adagrad)")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
@@ -329,6 +333,7 @@ def test_only_rows_of_an_embedding_travel(strategy, words, sent, in_rounds, opti
     assert "ReadVariableOp" in done_to(kernel, function)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`StringLookup` inside the model")
 def test_string_lookup(trains):
     x = np.array([["a"], ["b"], ["c"], ["b"]] * 8)
@@ -495,6 +500,7 @@ def test_random_numbers_without_a_seed_in_predictions(strategy, regression):
     assert np.std(first - second) > 0
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A recurrent layer between `Dense` layers, of batches of any size")
 def test_sequences_of_unknown_batches(strategy):
     """On ps, shapes and what an update waits for travel in one message."""

@@ -66,6 +66,7 @@ def assert_as_in_one_process(strategy, build, make, x, y):
         np.testing.assert_allclose(result, value, rtol=1e-4)
 
 
+@pytest.mark.in_gate("AUC")
 @pytest.mark.parametrize("make", BINARY)
 def test_binary(strategy, binary, make):
     assert_as_in_one_process(strategy, sigmoid_model, make, *binary)
@@ -93,6 +94,7 @@ def test_accuracy(strategy, classes):
     assert accuracy == pytest.approx(np.mean(predicted == y))
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Several metrics at once, by name, by function and by object")
 def test_several(strategy, regression):
     def largest(y, y_pred):
@@ -107,6 +109,7 @@ def test_several(strategy, regression):
     assert [loss, squares] == pytest.approx([(error**2).mean()] * 2, rel=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Counts are exact in `fit` too")
 def test_counts_are_exact_in_fit(strategy, binary, runs_on_workers):
     x, y = binary

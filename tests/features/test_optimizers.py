@@ -89,6 +89,7 @@ RULES = [
 ]
 
 
+@pytest.mark.in_gate("Adam", "clipnorm")
 @pytest.mark.parametrize("make", RULES)
 def test_optimizer(strategy, regression, is_synchronous, trains, make):
     if not is_synchronous:
@@ -111,6 +112,7 @@ def assert_updates_are_those_of_keras(strategy, make, regression):
     assert_alike(model.get_weights(), plain.get_weights(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`MultiOptimizer`")
 @pytest.mark.skipif(
     not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.15"
@@ -185,6 +187,7 @@ def test_an_optimizer_whose_apply_is_its_own(
     assert_alike([before - after], [0.005 * total.numpy()], rtol=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.sets_own_value("_average$", "an average whose decay depends on the step")
 def test_averages_become_the_weights(strategy, regression):
     with strategy.scope():
@@ -194,6 +197,7 @@ def test_averages_become_the_weights(strategy, regression):
     assert_alike(model.get_weights(), averages)
 
 
+@pytest.mark.in_gate
 def test_learning_rate_follows_the_steps(strategy, regression):
     schedule = optimizers.schedules.PiecewiseConstantDecay([STEPS - 1], [0.1, 0.0])
     with strategy.scope():
@@ -241,6 +245,7 @@ def test_float64(regression, trains, dtype_policy):
     assert {v.dtype for v in model.trainable_variables} == {"float64"}
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`float(model.optimizer.learning_rate)`, `int(model.optimizer.iterations)`"
 )

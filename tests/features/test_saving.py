@@ -84,6 +84,7 @@ def test_optimizer_is_loaded_alone(trained, alone):
     assert_alike(optimizer_state(trained), state, rtol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`.keras`, loaded in the scope to continue training")
 def test_load_model_in_the_scope(
     strategy, trained, saved, samples, runs_on_workers, lives_on_cluster
@@ -108,6 +109,7 @@ def test_load_weights_in_the_scope(strategy, trained, saved, samples):
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`tf.train.Checkpoint`, restored in the scope, with the optimizer")
 def test_restore_checkpoint_in_the_scope(
     strategy, trained, own_directory, samples, runs_on_workers
@@ -142,6 +144,7 @@ def test_checkpoint_manager(strategy, own_directory):
     assert len(manager.checkpoints) == 2
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Weights of plain Keras, loaded in the scope")
 def test_plain_weights_are_loaded(strategy, samples, own_directory):
     plain = adam_mlp()

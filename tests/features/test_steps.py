@@ -15,6 +15,7 @@ layers = keras.layers
 STEPS = 8
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`keras.random` without a seed in a `train_step`",
     on_ps="two workers may draw the same numbers, for different batches",
@@ -93,6 +94,7 @@ STEPS_OF_OWN = [
 ]
 
 
+@pytest.mark.in_gate("compute_loss-3", "own-loss-1")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("model_class", STEPS_OF_OWN)
 def test_train_step(regression, fits, model_class, steps_per_execution):
@@ -204,6 +206,7 @@ def test_mean_of_loss(regression, fits):
     assert history.keys() == {"loss", "mae"}
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A `test_step` of your own")
 def test_test_step(strategy, regression):
     with strategy.scope():
@@ -239,6 +242,7 @@ class ExtraLogs(keras.Sequential):
         return {**logs, "target": tf.reduce_mean(data[1]), "two": tf.constant([1, 2])}
 
 
+@pytest.mark.in_gate("3")
 @pytest.mark.feature(
     "Other values in the logs of a `train_step`",
     "approximate",
@@ -327,6 +331,7 @@ class GAN(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
+@pytest.mark.in_gate("True")
 @pytest.mark.feature(
     "A GAN: two optimizers, and no `call`",
     rounds=("no", "a step applies gradients twice"),
