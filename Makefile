@@ -40,7 +40,7 @@ help:
 	@echo "make check   lint, types, docs, and the gate on the built wheel: what CI runs"
 	@echo "make features  the table of features, all of it, under every strategy"
 	@echo "make mutants  break the code in a dozen ways: a test must notice each"
-	@echo "make sweeps  every case that the parts leave out: tests/sweeps.py"
+	@echo "make sweeps  every case that the parts leave out: tests/parts.py"
 	@echo "make scripts  the patterns of real Keras scripts under every strategy"
 	@echo "make dist    build the wheel and the source distribution of a release into dist/"
 	@echo "make docs    build the site into build/site; broken links fail"

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import launch
 
-from . import parts, sweeps
+from . import parts
 from .launch_programs.launcher import Launcher
 from .support import own_process, record, scheduling
 from .support.deadline import PROGRAM_DEADLINE, STARTUP_DEADLINE
@@ -70,7 +70,7 @@ MARKED_BY_FIXTURE = {
 }
 
 MARKERS = (
-    "gate: what `make test` runs; see tests/parts.py",
+    *parts.MARKERS,
     "feature(name, works='yes', why='', *, synchronous, multi_worker, ring): a row of "
     "the table of features; see tests/feature_table.py",
     "own_process: the tests of this file run in a second pytest; see own_process.py",
@@ -110,30 +110,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    sweeps.apply(config, items)
+    parts.mark_sweeps(items, some=any("::" in each for each in config.args))
     for item in items:
         for marker, fixtures in MARKED_BY_FIXTURE.items():
             if fixtures & set(getattr(item, "fixturenames", ())):
                 item.add_marker(marker)
         if item.get_closest_marker(own_process.MARKER):
             item.add_marker("slow")
-    _select(config, items)
+    left_out = parts.mark_gate(items)
+    if config.getoption("gate"):
+        items[:] = [item for item in items if item.get_closest_marker(parts.GATE)]
+        config.hook.pytest_deselected(items=left_out)
     record.retry_clusters(config, items)
-
-
-def _select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of the gate, and leaves out the others if it is asked for."""
-    gate_alone = config.getoption("gate")
-    kept, left_out = [], []
-    for item in items:
-        path = item.path.relative_to(TESTS).with_suffix("").as_posix()
-        names = {mark.name for mark in item.iter_markers()}
-        in_gate = parts.is_in_gate(path, item.name, names)
-        if in_gate:
-            item.add_marker(parts.GATE)
-        (kept if in_gate or not gate_alone else left_out).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,8 +12,12 @@ A row says what holds under each strategy. Unless told, that is the same under a
 
     @pytest.mark.feature(name, "no", why, synchronous="yes")  # where workers keep step
     @pytest.mark.feature(name, multi_worker=("no", why), ring="yes")
+    @pytest.mark.feature(name, on_ps=why)  # approximately there, and yes elsewhere
     @pytest.mark.feature(name, "-", synchronous="yes")
     @pytest.mark.feature(name, rounds=("no", why))  # tfdist.Synchronous()
+
+A parameter of a test is a row by `row(id, make, name, ...)` of `tests/features/models.py`,
+with the same arguments after its name.
 
 `-` is of no meaning under a strategy. So is a test, or a module, that is marked as
 `parameter_server` under the others, or as `steps_write` in rounds.
@@ -200,6 +204,8 @@ def read(path: Path) -> Part:
 def _row(test: str, marker: ast.Call, marks: set[str]) -> Row:
     name, *of_all = (ast.literal_eval(argument) for argument in marker.args)
     told = {keyword.arg: ast.literal_eval(keyword.value) for keyword in marker.keywords}
+    if why := told.pop("on_ps", ""):
+        of_all, told = ["approximate", why], {"synchronous": "yes", **told}
     unknown = set(told) - {"synchronous", *STRATEGIES}
     if unknown:
         raise ValueError(f"{test}: no strategy {', '.join(map(str, unknown))}")
@@ -235,11 +241,16 @@ def _marked(
             if isinstance(node, ast.Name) and node.id in lists:
                 sources.append(lists[node.id])
         for param in (n for source in sources for n in ast.walk(source)):
-            if isinstance(param, ast.Call) and _named(param.func, "case"):
-                _, name, *of_all = param.args
-                told = [each for each in param.keywords if each.arg != "marks"]
-                marker = ast.Call(param.func, of_all, told)
-                yield f"{test.name}[{ast.literal_eval(name)}]", marker
+            if _calls(param, "row"):
+                assert isinstance(param, ast.Call)
+                name = ast.literal_eval(param.args[0])
+                of_all = param.args[2:] or [ast.Constant(f"`{name}`")]
+                told = [
+                    ast.keyword(each.arg, lists.get(_called(each.value), each.value))
+                    for each in param.keywords
+                    if each.arg != "marks"
+                ]
+                yield f"{test.name}[{name}]", ast.Call(param.func, of_all, told)
             if _calls(param, "param"):
                 yield from (
                     (f"{test.name}[{_id(param)}]", node)
@@ -248,12 +259,12 @@ def _marked(
                 )
 
 
-def _named(node: ast.AST, name: str) -> bool:
-    return name in (getattr(node, "id", None), getattr(node, "attr", None))
+def _called(node: ast.AST) -> str:
+    return getattr(node, "id", getattr(node, "attr", ""))
 
 
 def _calls(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and _named(node.func, name)
+    return isinstance(node, ast.Call) and _called(node.func) == name
 
 
 def _id(param: ast.AST) -> str:

@@ -130,6 +130,7 @@ def algorithms(benchmark):
     return benchmark("all_reduce_algorithms")
 
 
+@pytest.mark.not_in_gate
 def test_a_plot_keeps_what_it_shows(algorithms, tmp_path):
     pytest.importorskip("matplotlib")
     plot = dataclasses.replace(algorithms.plot(SLOW), path=tmp_path / "plot.png")

@@ -69,6 +69,7 @@ def test_it_runs_between_two_hosts(benchmark, tmp_path):
     assert 0.5 <= results.bytes_over_limit(row="ring_bfloat16", **point) <= 0.56
 
 
+@pytest.mark.in_part("15")
 @needs_root
 @pytest.mark.cluster
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -157,6 +157,7 @@ def test_wrong_flags_are_refused_before_anything_starts(flag, message):
     assert message in result.stderr
 
 
+@pytest.mark.in_part
 @pytest.mark.cluster
 def test_benchmark_measures_steps_that_ran_on_the_workers(tmp_path):
     pytest.importorskip("tf_keras")

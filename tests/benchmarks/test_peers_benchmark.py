@@ -380,6 +380,7 @@ def test_a_signal_ends_contenders_that_are_stopped(tmp_path, number):
     assert still_running(started) == []
 
 
+@pytest.mark.in_part
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.namespaces

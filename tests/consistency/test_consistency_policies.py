@@ -131,6 +131,7 @@ def test_zero_is_sequential(workers, data):
         assert sum(phase > Phase.STARTING for phase in phases) <= 1
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("policy", [Asynchronous(), BoundedStaleness(math.inf)])
 @given(st.integers(1, 6), st.data())
 def test_nobody_waits_without_a_bound(policy, workers, data):

@@ -28,6 +28,7 @@ def test_worker_killed_before_the_chief_has_its_result(run_program, policy):
     assert "trained on" in result.stdout, result.stderr[-3000:]
 
 
+@pytest.mark.in_part("SIGKILL-2")
 @pytest.mark.parametrize(("how", "lost"), [("SIGKILL", "2"), ("SIGSTOP", "1")])
 def test_rounds_go_on_without_workers(run_program, how, lost):
     """Each gradient counts on all ps or on none, and none is stale.
@@ -50,6 +51,7 @@ def test_chief_is_restored_from_a_backup(tmp_path):
     assert "as one process" in done.stdout
 
 
+@pytest.mark.in_part("synchronous:1")
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["synchronous", "synchronous:1"])
 def test_every_task_is_lost_once(tmp_path, policy):

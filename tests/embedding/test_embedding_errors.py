@@ -116,6 +116,7 @@ def sparse(places, values, dtype):
 PLACES = [[0, 0], [1, 0]]
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize(
     ("ids", "bad"), [([0, 4], 4), ([-1, 3], -1), ([3, 2**40], 2**40)]
 )
@@ -132,6 +133,7 @@ def test_ids_out_of_order(call):
         call(sparse(places, [1, 2], tf.int64), sparse(places, [1, 1], tf.float32))
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize(
     "places", [[[0, 1], [1, 0]], [[0, 0], [0, 1], [1, 0]]], ids=["place", "number"]
 )

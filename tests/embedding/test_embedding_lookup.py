@@ -161,6 +161,7 @@ def test_traced_lookup_is_tensorflows(case, aggregate):
     assert_like_stock(case, run=tf.function, aggregate=aggregate)
 
 
+@pytest.mark.not_in_gate
 @ROUTES
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5, 3.0]])
 def test_bfloat16_rows_are_summed_in_float32(weights, aggregate):
@@ -267,6 +268,7 @@ def test_gradient_of_clipping_is_tensorflows(max_norm, seed):
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.not_in_gate
 @given(case=cases())
 @settings(max_examples=15)
 def test_each_shard_takes_the_route_that_moves_less(case):
@@ -297,6 +299,7 @@ def test_a_shard_of_repeats_and_a_shard_of_none_take_different_routes():
     assert total.moved < min(total.plain, total.aggregated)
 
 
+@pytest.mark.not_in_gate
 def test_a_counter_adds_up_the_steps():
     counter = LookupBytesCounter()
     case = Case([[0, 1], [1]], None, 2, 1, dim=4)

@@ -234,6 +234,7 @@ def test_more_rows_than_a_tensor_has_are_refused():
         layer_of(max_rows=5_000_000_000)
 
 
+@pytest.mark.not_in_gate
 def test_more_bytes_than_there_are_are_not_reserved():
     with pytest.raises(
         ValueError, match=r"reserve 2,147,483,648,000 bytes for .*max_rows"
@@ -241,6 +242,7 @@ def test_more_bytes_than_there_are_are_not_reserved():
         Unwritten()([2**30, 500])
 
 
+@pytest.mark.not_in_gate
 def test_more_bytes_than_a_process_has_are_refused():
     with pytest.raises(
         ValueError, match=r"858,993,458,400,000 bytes.*Adagrad 1.*ParameterServer"
@@ -404,6 +406,7 @@ class Whole(keras.layers.Embedding):
         )
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "rmsprop"])
 def test_it_trains_as_a_table_that_has_all_rows(optimizer):
     keras.utils.set_random_seed(0)
@@ -421,6 +424,7 @@ def test_it_trains_as_a_table_that_has_all_rows(optimizer):
     )
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor", "Ftrl"])
 def test_rows_that_nobody_has_yet_do_not_reach_an_optimizer(optimizer):
     losses = []

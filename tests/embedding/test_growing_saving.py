@@ -66,6 +66,7 @@ WAYS = [by_checkpoint, by_weights, by_keras]
 WAY = pytest.mark.parametrize("way", WAYS)
 
 
+@pytest.mark.not_in_gate
 @WAY
 @pytest.mark.parametrize("has_trained", [False, True])
 @pytest.mark.parametrize("removed", [0, 7])
@@ -84,6 +85,7 @@ def test_a_model_that_is_restored_goes_on_as_the_one_that_was_saved(
     assert content(again).keys() == content(model).keys()
 
 
+@pytest.mark.not_in_gate
 @WAY
 def test_a_full_table_is_restored_again_and_again(way, tmp_path):
     model = model_of(max_rows=len(IDS))
@@ -121,6 +123,7 @@ def test_a_table_that_is_built_after_the_restoring_is_restored(tmp_path):
     np.testing.assert_array_equal(layer.lookup(IDS), model.layers[0].lookup(IDS))
 
 
+@pytest.mark.not_in_gate
 @WAY
 def test_what_waits_is_restored(way, tmp_path):
     options = {"admission": tfdist.embedding.CountFilter(9)}

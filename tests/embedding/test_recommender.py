@@ -167,6 +167,7 @@ def test_every_rank_is_an_item_of_its_own(zipf_ratings, num_items):
     assert items.max() < num_items
 
 
+@pytest.mark.not_in_gate
 def test_batches_are_those_of_their_seed(zipf_ratings):
     ratings = zipf_ratings.ZipfRatings(num_items=1000)
 
@@ -186,6 +187,7 @@ def test_batches_are_those_of_their_seed(zipf_ratings):
     assert features["tags"].max() < ratings.num_tags
 
 
+@pytest.mark.not_in_gate
 def test_there_is_more_to_learn_than_noise(zipf_ratings):
     ratings = zipf_ratings.ZipfRatings(num_items=1000)
     features, stars = next(ratings.batches(4096, 0).as_numpy_iterator())

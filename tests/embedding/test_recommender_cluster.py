@@ -41,6 +41,7 @@ def ratings_dir(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.in_part
 @pytest.mark.parametrize("tables", [[], ["--dynamic"]], ids=["static", "dynamic"])
 def test_the_error_is_that_of_a_single_process(tmp_path, ratings_dir, tables):
     # Small batches: many steps, of which a few are under way.

@@ -122,6 +122,7 @@ def test_map_reduce_on_the_devices_of_one_process(one_by_one):
     assert done[:, 2].min() > 0
 
 
+@pytest.mark.in_part("synchronous", "asynchronous")
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "how", ["sequential", "map_reduce", "synchronous", "bounded", "asynchronous"]

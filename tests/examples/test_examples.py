@@ -103,6 +103,7 @@ def test_mnist_without_a_network_says_what_to_use_instead(
         )
 
 
+@pytest.mark.not_in_gate
 def test_too_many_train_examples(mnist_cnn: ModuleType, data_dir: Path) -> None:
     with pytest.raises(
         SystemExit, match="train_examples=4001: .* has 4000 training images"
@@ -128,6 +129,7 @@ def test_a_batch_that_devices_cannot_share(
         mnist_cnn.check_batch_size(4, 4000, 1000)
 
 
+@pytest.mark.not_in_gate
 def test_a_look_at_one_batch_loses_no_data(
     mnist_cnn: ModuleType, data_dir: Path
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_run_that_did_not_train_fails(
         )
 
 
+@pytest.mark.in_part
 @pytest.mark.slow
 def test_mirrored_says_that_cpu_devices_stand_in(data_dir: Path) -> None:
     # Logical devices are set before TensorFlow starts, so in a process of its own.

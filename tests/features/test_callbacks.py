@@ -118,6 +118,7 @@ def test_a_batch_callback_sets_the_rate_of_few_earlier_steps_too(strategy):
     assert np.count_nonzero(used[:20] == 0.25) <= 4 * strategy.num_workers + 1
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 def test_a_rate_set_between_epochs_is_that_of_the_epoch(strategy):
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, _: 4.0**-epoch)
@@ -152,6 +153,7 @@ def test_model_checkpoint_each_epoch(strategy, regression, tmp_path, wait_for_ch
     assert best.evaluate(*regression, verbose=0) == pytest.approx(min(losses), rel=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`ModelCheckpoint(save_freq=int)`")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_model_checkpoint_each_few_steps(
@@ -206,6 +208,7 @@ class Slow(keras.layers.Layer):
             return tf.identity(x)
 
 
+@pytest.mark.in_gate("save_weights")
 @pytest.mark.parameter_server
 @pytest.mark.feature("A save in your own callback waits for the steps in flight")
 @pytest.mark.parametrize("save", SAVES)
@@ -250,6 +253,7 @@ def interrupted_and_resumed(strategy, regression, tmp_path, wait_for_chief):
     return run
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`BackupAndRestore`, interrupted and resumed")
 def test_backup_and_restore(interrupted_and_resumed, runs_on_workers):
     with runs_on_workers((2 + 2) * STEPS):
@@ -307,9 +311,7 @@ def test_tensorboard(strategy, regression, tmp_path, wait_for_chief, update_freq
 
 @pytest.mark.feature(
     "Logs at the end of a batch",
-    "approximate",
-    "those after whole steps that finished earlier; with the last batch, after all",
-    synchronous="yes",
+    on_ps="those after whole steps that finished earlier; with the last batch, after all",
 )
 def test_batch_logs(strategy, regression, is_synchronous):
     def fit(model):
@@ -554,6 +556,7 @@ def test_swap_ema_weights(strategy, regression, tmp_path):
         np.testing.assert_allclose(weight, average, rtol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("The progress bar")
 def test_progress_bar(strategy, regression, capsys):
     with strategy.scope():

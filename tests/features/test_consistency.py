@@ -95,6 +95,7 @@ def train(model, batches=BATCHES, **options):
     return model.fit(*data(batches), **options).history
 
 
+@pytest.mark.in_gate("mlp_of_20-1")
 @pytest.mark.parametrize(("make", "bound"), [(mlp, 1), (cnn, 3), (remembering, 0)])
 def test_no_step_is_staler_than_the_bound(strategy, policy, make, bound):
     before = strategy.worker_report()
@@ -132,6 +133,7 @@ def test_workers_that_read_their_own_data_take_turns_too(strategy, policy):
     assert strategy.staleness_report().maximum <= 2
 
 
+@pytest.mark.in_gate("2-cnn_of_20")
 @pytest.mark.parametrize("make", [mlp, cnn, remembering])
 @pytest.mark.parametrize("bound", [2, math.inf])
 def test_reads_wait_for_the_start_and_writes_for_their_turn(
@@ -349,6 +351,7 @@ class OneAtATimeOfFree(tfdist.Asynchronous):
     may_start = OneAtATime.may_start
 
 
+@pytest.mark.in_gate("of0", "of1")
 @pytest.mark.parametrize(
     "of",
     [

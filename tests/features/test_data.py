@@ -47,6 +47,7 @@ def dataset(samples):
     return tf.data.Dataset.from_tensor_slices(samples)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("NumPy arrays")
 def test_numpy(fits_once, samples, model):
     fits_once(*samples, batch_size=8)
@@ -59,6 +60,7 @@ def test_tensors(fits_once, samples):
     fits_once(*map(tf.constant, samples), batch_size=8)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A finite `tf.data.Dataset`")
 def test_finite_dataset(fits_once, samples):
     fits_once(dataset(samples).shuffle(SAMPLES).batch(8).prefetch(2))
@@ -86,6 +88,7 @@ def test_shuffled_epochs_are_those_of_one_process(strategy, samples, runs_on_wor
     assert losses == pytest.approx(fit(plain), rel=1e-4)
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 @pytest.mark.feature("`tf.data` reshuffles in each epoch")
 def test_each_epoch_is_shuffled_anew(strategy, samples):
@@ -147,6 +150,7 @@ def test_endless_dataset(model, samples, runs_on_workers):
     assert history["seen"][0].sum() == history["seen"][1].sum() == SAMPLES
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`tf.data.Dataset.from_generator`")
 def test_dataset_from_generator(fits_once, samples):
     signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
@@ -190,6 +194,7 @@ class Sequence(keras.utils.PyDataset):
         self.random.shuffle(self.order)
 
 
+@pytest.mark.in_gate("2")
 @pytest.mark.feature("`keras.utils.PyDataset`, also one shuffled by `on_epoch_end`")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_py_dataset(strategy, runs_on_workers, workers):
@@ -221,6 +226,7 @@ def test_generator(fits_once, samples):
     fits_once(batches, epochs=1)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("An endless Python generator with `steps_per_epoch`")
 def test_endless_generator(fits_once, samples, model):
     def batches():
@@ -307,6 +313,7 @@ def test_what_a_function_returns_in_place_of_a_dataset(samples, strategy, model)
         model.fit(strategy.distribute_datasets_from_function(lambda _: samples[0]))
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Dictionaries of features")
 def test_dictionary_of_features(strategy, samples, runs_on_workers):
     x, y = samples
@@ -362,6 +369,7 @@ def test_ragged_input(strategy, runs_on_workers):
     )
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Sparse input")
 def test_sparse_input(model, samples, runs_on_workers):
     x, y = np.eye(SAMPLES, 4, dtype="float32"), samples[1]

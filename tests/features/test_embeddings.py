@@ -126,6 +126,7 @@ def looked_up_twice(strategy):
     return keras.Model(ids, layers.Concatenate(axis=1)(rows))
 
 
+@pytest.mark.in_gate("Adam-looked_up_twice")
 @pytest.mark.feature(
     "`keras.layers.Embedding`, in shards or not, sums the gradients of each id"
 )
@@ -352,6 +353,7 @@ def test_bags(strategy, bags, kind, combiner, partition_strategy):
     np.testing.assert_allclose(predicted, expected, atol=1e-6)
 
 
+@pytest.mark.in_gate("True-ragged")
 @pytest.mark.feature(
     "Weights of the ids, and `max_norm`: `tfdist.embedding.EmbeddingBag`"
 )
@@ -479,6 +481,7 @@ def test_partition_strategy_is_kept(strategy, layer, tmp_path, partition_strateg
         assert layout.partition_strategy == partition_strategy
 
 
+@pytest.mark.in_part("mod")
 @pytest.mark.feature("`.keras` of `tfdist.embedding.Embedding`, loaded without tfdist")
 def test_keras_file_without_tfdist(
     strategy, ids, tmp_path, run_program, partition_strategy

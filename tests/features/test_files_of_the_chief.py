@@ -70,6 +70,7 @@ NOT_FOLLOWED = {
 }
 
 
+@pytest.mark.in_gate("of_the_chief_alone")
 @pytest.mark.parametrize("make", NOT_FOLLOWED, ids=lambda make: make.__name__)
 def test_the_chief_reads_the_others(model, paths, dealt, caplog, make):
     with caplog.at_level(logging.WARNING, "tfdist"):

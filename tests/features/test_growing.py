@@ -43,6 +43,7 @@ def model_of(table, optimizer, loss=total, **options):
     return model
 
 
+@pytest.mark.in_gate("rows-10")
 @pytest.mark.feature("Tables that grow: each id gets one row, and no gradient is lost")
 @pytest.mark.parametrize("steps_per_execution", [1, 10])
 @pytest.mark.parametrize("is_bag", [False, True], ids=["rows", "bags"])
@@ -69,6 +70,7 @@ def test_an_id_gets_one_row_and_no_gradient_is_lost(
     np.testing.assert_allclose(table.lookup(ids), expected, atol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Tables that grow are saved, and restored into as many rows")
 def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
     x, y = drawn(64), np.float32(drawn(64)[:, :1] % 3)

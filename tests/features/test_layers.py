@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import case, compiled, mlp
+from keras.layers import Dense
+from models import compiled, mlp, row
 
 layers = keras.layers
 STEPS = 8
@@ -16,12 +17,12 @@ def image_model():
         layers.Conv2D(4, 2, padding="same", activation="tanh"),
         layers.MaxPooling2D(2),
         layers.Flatten(),
-        layers.Dense(1),
+        Dense(1),
     ]
 
 
 def on_sequence(*inner):
-    return [layers.Reshape((2, 2)), *inner, layers.Flatten(), layers.Dense(1)]
+    return [layers.Reshape((2, 2)), *inner, layers.Flatten(), Dense(1)]
 
 
 class SelfAttention(layers.Layer):
@@ -48,11 +49,11 @@ class StepCounter(layers.Layer):
 
 
 LAYERS = [
-    case(lambda: [layers.Dense(8, "relu"), layers.Dense(1)], "Dense", "`Dense`"),
-    case(image_model, "Conv2D", "`Conv2D`, `MaxPooling2D`"),
-    case(
-        lambda: [layers.Dense(4), layers.BatchNormalization(), layers.Dense(1)],
+    row("Dense", lambda: [Dense(8, "relu"), Dense(1)]),
+    row("Conv2D", image_model, "`Conv2D`, `MaxPooling2D`"),
+    row(
         "BatchNormalization",
+        lambda: [Dense(4), layers.BatchNormalization(), Dense(1)],
         "`BatchNormalization`",
         "approximate",
         "moving statistics follow all workers' batches in order of arrival",
@@ -61,74 +62,56 @@ LAYERS = [
             "normalizes with its replica's examples; with all if `synchronized=True`",
         ),
     ),
-    case(
-        lambda: [
-            layers.Dense(4),
-            layers.BatchNormalization(synchronized=True),
-            layers.Dense(1),
-        ],
+    row(
         "synchronized",
+        lambda: [Dense(4), layers.BatchNormalization(synchronized=True), Dense(1)],
         "`BatchNormalization(synchronized=True)`",
-        "approximate",
-        "like `BatchNormalization`: each step runs on one worker",
-        synchronous="yes",
+        on_ps="like `BatchNormalization`: each step runs on one worker",
     ),
-    case(
-        lambda: [layers.Dense(8), layers.Dropout(0.2, seed=1), layers.Dense(1)],
+    row(
         "Dropout",
-        "`Dropout`",
-        "approximate",
-        "two workers may draw the same mask, for different batches",
-        synchronous="yes",
+        lambda: [Dense(8), layers.Dropout(0.2, seed=1), Dense(1)],
+        on_ps="two workers may draw the same mask, for different batches",
     ),
-    case(
-        lambda: [layers.GaussianNoise(0.1, seed=1), layers.Dense(1)],
+    row(
         "GaussianNoise",
+        lambda: [layers.GaussianNoise(0.1, seed=1), Dense(1)],
         "`GaussianNoise` and other random layers",
-        "approximate",
-        "like `Dropout`",
-        synchronous="yes",
+        on_ps="like `Dropout`",
     ),
-    case(lambda: on_sequence(layers.LSTM(4)), "LSTM", "`LSTM`"),
-    case(lambda: on_sequence(layers.GRU(4, return_sequences=True)), "GRU", "`GRU`"),
-    case(
-        lambda: on_sequence(layers.Bidirectional(layers.LSTM(3, dropout=0.1, seed=1))),
+    row("LSTM", lambda: on_sequence(layers.LSTM(4))),
+    row("GRU", lambda: on_sequence(layers.GRU(4, return_sequences=True))),
+    row(
         "Bidirectional",
+        lambda: on_sequence(layers.Bidirectional(layers.LSTM(3, dropout=0.1, seed=1))),
         "`Bidirectional`, with dropout",
     ),
-    case(
-        lambda: [layers.Dense(4), layers.LayerNormalization(), layers.Dense(1)],
+    row(
         "LayerNormalization",
-        "`LayerNormalization`",
+        lambda: [Dense(4), layers.LayerNormalization(), Dense(1)],
     ),
-    case(
-        lambda: on_sequence(SelfAttention()),
-        "MultiHeadAttention",
-        "`MultiHeadAttention`",
-    ),
-    case(
-        lambda: [StepCounter(), layers.Dense(1)],
+    row("MultiHeadAttention", lambda: on_sequence(SelfAttention())),
+    row(
         "StepCounter",
+        lambda: [StepCounter(), Dense(1)],
         "A layer of your own that counts",
     ),
-    case(
-        lambda: [
-            layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
-            layers.Dense(1, bias_regularizer="l1"),
-        ],
+    row(
         "regularizers",
+        lambda: [
+            Dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
+            Dense(1, bias_regularizer="l1"),
+        ],
         "Regularizers",
     ),
-    case(
-        lambda: [
-            layers.Dense(4, kernel_constraint=keras.constraints.MaxNorm(0.5)),
-            layers.Dense(1, kernel_constraint="non_neg"),
-        ],
+    row(
         "constraints",
+        lambda: [
+            Dense(4, kernel_constraint=keras.constraints.MaxNorm(0.5)),
+            Dense(1, kernel_constraint="non_neg"),
+        ],
         "Constraints",
-        "approximate",
-        "they hold up to the last few updates",
-        synchronous="yes",
+        on_ps="they hold up to the last few updates",
     ),
 ]
 
@@ -143,6 +126,7 @@ DIFFER_BY_REPLICA = {
 }
 
 
+@pytest.mark.in_gate("Conv2D", "Dropout")
 @pytest.mark.parametrize("make", LAYERS)
 def test_layer(request, strategy, regression, is_synchronous, trains, make):
     """Steps one by one are those of Keras, and the loss of `fit` falls."""
@@ -174,11 +158,12 @@ def assert_steps_are_those_of_keras(strategy, make, regression):
     )
 
 
+@pytest.mark.in_gate
 def test_batch_normalization_learns_its_statistics(strategy, regression):
     x, y = 3.0 * regression[0] + 2.0, regression[1]
     with strategy.scope():
         normalization = layers.BatchNormalization(momentum=0.9)
-        model = compiled(normalization, layers.Dense(1))
+        model = compiled(normalization, Dense(1))
     model.fit(x, y, batch_size=8, epochs=10, verbose=0)
     _, _, mean, variance = normalization.get_weights()
     np.testing.assert_allclose(mean, x.mean(axis=0), atol=1.0)
@@ -196,11 +181,12 @@ class PairCounter(StepCounter):
         return x
 
 
+@pytest.mark.in_gate
 @pytest.mark.parametrize("counter_class", [StepCounter, PairCounter])
 def test_layer_counts_every_step(strategy, regression, counter_class):
     with strategy.scope():
         counter = counter_class()
-        model = compiled(counter, layers.Dense(1))
+        model = compiled(counter, Dense(1))
     model.fit(*regression, batch_size=4, epochs=5, verbose=0)
     assert np.all(counter.total.numpy() == 5 * 16)
 
@@ -210,8 +196,8 @@ def test_layer_counts_every_step(strategy, regression, counter_class):
 def test_constraints_are_computed_on_the_ps(strategy, regression, sent):
     x, y = regression
     with strategy.scope():
-        positive = layers.Dense(8, kernel_constraint="non_neg")
-        short = layers.Dense(1, kernel_constraint=keras.constraints.MaxNorm(0.5))
+        positive = Dense(8, kernel_constraint="non_neg")
+        short = Dense(1, kernel_constraint=keras.constraints.MaxNorm(0.5))
         model = compiled(positive, short, optimizer=keras.optimizers.SGD(0.001))
     model.fit(x, -y, batch_size=8, epochs=5, verbose=0)
     assert positive.get_weights()[0].min() >= -0.01
@@ -242,7 +228,7 @@ def embedding_model(optimizer, embedding=layers.Embedding):
             keras.Input((3,), dtype="int32"),
             embedding(ROWS, WIDTH),
             layers.Flatten(),
-            layers.Dense(1),
+            Dense(1),
         ]
     )
     model.compile(optimizer, "mse")
@@ -281,9 +267,9 @@ def test_smaller_last_batch(words, trains):
                 keras.Input((3,), dtype="int32"),
                 layers.Embedding(ROWS, WIDTH),
                 # A square kernel, whose gradient's shape TensorFlow folds to one number.
-                layers.Dense(WIDTH),
+                Dense(WIDTH),
                 layers.GlobalAveragePooling1D(),
-                layers.Dense(1),
+                Dense(1),
             ]
         )
         # One message, so that one worker takes all steps, in their order.
@@ -330,6 +316,7 @@ def done_to(variable, function):
     }
 
 
+@pytest.mark.in_gate("sgd")
 @pytest.mark.parameter_server
 @pytest.mark.feature("`Embedding` sends only the rows looked up (SGD, Adagrad)")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
@@ -346,6 +333,7 @@ def test_only_rows_of_an_embedding_travel(strategy, words, sent, in_rounds, opti
     assert "ReadVariableOp" in done_to(kernel, function)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`StringLookup` inside the model")
 def test_string_lookup(trains):
     x = np.array([["a"], ["b"], ["c"], ["b"]] * 8)
@@ -356,7 +344,7 @@ def test_string_lookup(trains):
             [
                 keras.Input((1,), dtype="string"),
                 layers.StringLookup(vocabulary=vocabulary, output_mode="one_hot"),
-                layers.Dense(1),
+                Dense(1),
             ]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -381,7 +369,7 @@ def test_text_vectorization(trains):
         vectorize = layers.TextVectorization(output_mode="count")
         vectorize.adapt(texts)
         model = keras.Sequential(
-            [keras.Input((1,), dtype="string"), vectorize, layers.Dense(1)]
+            [keras.Input((1,), dtype="string"), vectorize, Dense(1)]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
         return model
@@ -407,7 +395,7 @@ def test_texts(strategy, trains):
     def build():
         inputs = keras.Input((1,), dtype="string")
         known = layers.StringLookup(vocabulary=words, output_mode="one_hot")
-        model = keras.Model(inputs, layers.Dense(1)(known(Cleaned()(inputs))))
+        model = keras.Model(inputs, Dense(1)(known(Cleaned()(inputs))))
         model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
         return model
 
@@ -431,7 +419,7 @@ def test_text_vectorization_of_a_dataset(trains):
     data = data.map(lambda text, y: (vectorize(text), y))
 
     def build():
-        model = keras.Sequential([keras.Input((width,)), layers.Dense(1)])
+        model = keras.Sequential([keras.Input((width,)), Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse")
         return model
 
@@ -446,7 +434,7 @@ def test_normalization(regression, trains):
     def build():
         normalization = layers.Normalization()
         normalization.adapt(x)
-        return compiled(normalization, layers.Dense(1))
+        return compiled(normalization, Dense(1))
 
     _, history = trains(build, x, y, epochs=4, steps=4 * STEPS)
     assert history["loss"][-1] < history["loss"][0]
@@ -498,7 +486,7 @@ def test_random_numbers_without_a_seed_in_a_layer(regression, fits, generator):
         keras.random.normal((2,))
 
     def build():
-        return compiled(DrawingInTraining(), layers.Dense(1))
+        return compiled(DrawingInTraining(), Dense(1))
 
     fits(build, *regression, exact=False)
 
@@ -507,11 +495,12 @@ def test_random_numbers_without_a_seed_in_a_layer(regression, fits, generator):
 def test_random_numbers_without_a_seed_in_predictions(strategy, regression):
     keras.utils.clear_session()
     with strategy.scope():
-        model = compiled(DrawingInPredictions(), layers.Dense(1))
+        model = compiled(DrawingInPredictions(), Dense(1))
     first, second = (model.predict(regression[0], verbose=0) for _ in range(2))
     assert np.std(first - second) > 0
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A recurrent layer between `Dense` layers, of batches of any size")
 def test_sequences_of_unknown_batches(strategy):
     """On ps, shapes and what an update waits for travel in one message."""
@@ -519,7 +508,7 @@ def test_sequences_of_unknown_batches(strategy):
     data = tf.data.Dataset.zip(rows, rows.map(lambda row: row[:, :3])).batch(8)
     with strategy.scope():
         recurrent = layers.LSTM(4, return_sequences=True)
-        ends = layers.Dense(6), layers.Dense(3)
+        ends = Dense(6), Dense(3)
         model = keras.Sequential([keras.Input((5, 4)), ends[0], recurrent, ends[1]])
         model.compile("adam", "mse")
     history = model.fit(data, epochs=2, verbose=0).history

@@ -65,6 +65,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.in_gate("map")
 @pytest.mark.feature("`tfdist.data.from_source`: workers read arrays by leases")
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_arrays(model, files, runs_on_workers, pipeline):
@@ -74,6 +75,7 @@ def test_arrays(model, files, runs_on_workers, pipeline):
     np.testing.assert_array_equal(history["seen"], [ONCE] * 3)
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 def test_no_example_crosses_the_chief(strategy, make_directory, rows_sent):
     path = make_directory("large") / "x.npy"

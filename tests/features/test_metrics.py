@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from models import case, classifier, compiled, mlp
+from models import classifier, compiled, mlp, row
 
 metrics = keras.metrics
 layers = keras.layers
@@ -26,52 +26,32 @@ def one_hot_model(**compile):
 
 
 BINARY = [
-    case(lambda: metrics.BinaryAccuracy(), "BinaryAccuracy", "`BinaryAccuracy`"),
-    case(lambda: metrics.AUC(num_thresholds=50), "AUC", "`AUC`"),
-    case(lambda: metrics.Precision(thresholds=[0.3, 0.7]), "Precision", "`Precision`"),
-    case(lambda: metrics.Recall(), "Recall", "`Recall`"),
-    case(
-        lambda: metrics.TruePositives(),
-        "TruePositives",
-        "`TruePositives` and similar metrics",
-    ),
-    case(
-        lambda: metrics.SensitivityAtSpecificity(0.5, num_thresholds=50),
+    row("BinaryAccuracy", metrics.BinaryAccuracy),
+    row("AUC", lambda: metrics.AUC(num_thresholds=50)),
+    row("Precision", lambda: metrics.Precision(thresholds=[0.3, 0.7])),
+    row("Recall", metrics.Recall),
+    row("TruePositives", metrics.TruePositives, "`TruePositives` and similar metrics"),
+    row(
         "SensitivityAtSpecificity",
+        lambda: metrics.SensitivityAtSpecificity(0.5, num_thresholds=50),
         "`SensitivityAtSpecificity` and similar metrics",
     ),
-    case(lambda: metrics.BinaryIoU(), "BinaryIoU", "`BinaryIoU`"),
+    row("BinaryIoU", metrics.BinaryIoU),
 ]
 
 REGRESSION = [
-    case(
-        lambda: metrics.RootMeanSquaredError(),
-        "RootMeanSquaredError",
-        "`RootMeanSquaredError`",
-    ),
-    case(lambda: metrics.R2Score(), "R2Score", "`R2Score`"),
-    case(
-        lambda: metrics.PearsonCorrelation(axis=0),
-        "PearsonCorrelation",
-        "`PearsonCorrelation`",
-    ),
+    row("RootMeanSquaredError", metrics.RootMeanSquaredError),
+    row("R2Score", metrics.R2Score),
+    row("PearsonCorrelation", lambda: metrics.PearsonCorrelation(axis=0)),
 ]
 
 ONE_HOT = [
-    case(lambda: metrics.F1Score(average="macro"), "F1Score", "`F1Score`"),
-    case(
-        lambda: metrics.OneHotMeanIoU(3), "OneHotMeanIoU", "`MeanIoU`, `OneHotMeanIoU`"
+    row("F1Score", lambda: metrics.F1Score(average="macro")),
+    row(
+        "OneHotMeanIoU", lambda: metrics.OneHotMeanIoU(3), "`MeanIoU`, `OneHotMeanIoU`"
     ),
-    case(
-        lambda: metrics.CategoricalAccuracy(),
-        "CategoricalAccuracy",
-        "`CategoricalAccuracy`",
-    ),
-    case(
-        lambda: metrics.TopKCategoricalAccuracy(2),
-        "TopKCategoricalAccuracy",
-        "`TopKCategoricalAccuracy`",
-    ),
+    row("CategoricalAccuracy", metrics.CategoricalAccuracy),
+    row("TopKCategoricalAccuracy", lambda: metrics.TopKCategoricalAccuracy(2)),
 ]
 
 
@@ -86,6 +66,7 @@ def assert_as_in_one_process(strategy, build, make, x, y):
         np.testing.assert_allclose(result, value, rtol=1e-4)
 
 
+@pytest.mark.in_gate("AUC")
 @pytest.mark.parametrize("make", BINARY)
 def test_binary(strategy, binary, make):
     assert_as_in_one_process(strategy, sigmoid_model, make, *binary)
@@ -113,6 +94,7 @@ def test_accuracy(strategy, classes):
     assert accuracy == pytest.approx(np.mean(predicted == y))
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Several metrics at once, by name, by function and by object")
 def test_several(strategy, regression):
     def largest(y, y_pred):
@@ -127,6 +109,7 @@ def test_several(strategy, regression):
     assert [loss, squares] == pytest.approx([(error**2).mean()] * 2, rel=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Counts are exact in `fit` too")
 def test_counts_are_exact_in_fit(strategy, binary, runs_on_workers):
     x, y = binary

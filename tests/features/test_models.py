@@ -74,6 +74,7 @@ def test_lists_of_inputs_and_outputs(regression, fits):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Shared layers, and a model inside a model")
 def test_shared_layers(regression, fits):
     x, y = regression
@@ -101,6 +102,7 @@ class Subclassed(keras.Model):
         return self.out(self.dropout(self.hidden(x), training=training))
 
 
+@pytest.mark.in_gate("0.1")
 @pytest.mark.feature("A subclassed model, built by its first batch")
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_subclassed(regression, fits, lives_on_cluster, dropout):
@@ -126,6 +128,7 @@ def test_deferred_sequential(regression, fits, lives_on_cluster):
     lives_on_cluster(model)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`add_loss`, `compute_loss`")
 def test_losses_of_the_model(regression, fits):
     class Activity(layers.Layer):
@@ -190,6 +193,7 @@ def test_unused_layer(regression, fits):
     fits(build, *regression)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Two models under one strategy, taking turns")
 def test_two_models(strategy, regression, runs_on_workers):
     with strategy.scope():

@@ -53,6 +53,8 @@ def train(request, until_both_ran, runs_on_workers):
 repeated = pytest.mark.parametrize("run", range(RUNS))
 
 
+@pytest.mark.in_part("each-step-0", "ten-steps-1")
+@pytest.mark.in_gate("ten-steps-1")
 @repeated
 @pytest.mark.feature("Counters and metrics are exact")
 def test_counts(strategy, train, run):
@@ -61,6 +63,8 @@ def test_counts(strategy, train, run):
         train(model, np.zeros((SAMPLES, 4)), optimizer=keras.optimizers.Adam())
 
 
+@pytest.mark.in_part("each-step-0", "ten-steps-1")
+@pytest.mark.in_gate("each-step-0")
 @repeated
 @pytest.mark.feature("The sum of dense gradients is exact")
 def test_dense_weights(strategy, train, run):
@@ -74,6 +78,8 @@ def test_dense_weights(strategy, train, run):
     np.testing.assert_array_equal(bias, np.full_like(bias, -steps * LEARNING_RATE))
 
 
+@pytest.mark.in_part("each-step-0", "ten-steps-1")
+@pytest.mark.in_gate("ten-steps-1")
 @repeated
 @pytest.mark.feature("The sum of an embedding's gradients is exact")
 def test_rows_of_an_embedding(strategy, train, run):
@@ -88,6 +94,8 @@ def test_rows_of_an_embedding(strategy, train, run):
     np.testing.assert_array_equal(table, expected)
 
 
+@pytest.mark.in_part("each-step-0", "ten-steps-1")
+@pytest.mark.in_gate("each-step-0")
 @repeated
 def test_state_of_layers(strategy, train, run):
     """Batch normalization, dropout: their states see each step, too."""

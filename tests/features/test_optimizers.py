@@ -3,154 +3,94 @@
 import keras
 import pytest
 import tensorflow as tf
-from models import KERAS, assert_alike, case, compiled, mlp
+from keras.optimizers import SGD, Adam, RMSprop
+from models import KERAS, assert_alike, compiled, mlp, row
 
 optimizers = keras.optimizers
 STEPS = 8
-
 OWN_VALUE = pytest.mark.sets_own_value
-
-
+REPEATED = "the gradients of an id that a batch repeats are summed first"
+SETS_PRODUCT = pytest.mark.sets_own_value(
+    r"(^|/)variable(_\d+)?$", "a product: an increment could make it negative"
+)
 RULES = [
-    case(lambda: optimizers.SGD(0.05), "SGD", "`SGD`"),
-    case(lambda: optimizers.SGD(0.01, momentum=0.9), "momentum", "`SGD(momentum=...)`"),
-    case(
-        lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
-        "nesterov",
-        "`SGD(nesterov=True)`",
-    ),
-    case(
-        lambda: optimizers.SGD(0.02, momentum=0.5),
+    row("SGD", lambda: SGD(0.05)),
+    row("momentum", lambda: SGD(0.01, momentum=0.9), "`SGD(momentum=...)`"),
+    row("nesterov", lambda: SGD(0.01, 0.9, nesterov=True), "`SGD(nesterov=True)`"),
+    row(
         "low-momentum",
+        lambda: SGD(0.02, momentum=0.5),
         "A momentum below 1 - 1/(2 x workers)",
-        "approximate",
-        "for rows of an embedding, the last writer wins",
-        synchronous="yes",
+        on_ps="for rows of an embedding, the last writer wins",
     ),
-    case(lambda: optimizers.Adam(0.02), "Adam", "`Adam`"),
-    case(
-        lambda: optimizers.Adam(0.02, amsgrad=True),
+    row("Adam", lambda: Adam(0.02)),
+    row(
         "amsgrad",
+        lambda: Adam(0.02, amsgrad=True),
         "`Adam(amsgrad=True)`",
-        "approximate",
-        "for rows of an embedding, the last writer wins for the maximum",
-        synchronous="yes",
+        on_ps="for rows of an embedding, the last writer wins for the maximum",
     ),
-    case(lambda: optimizers.AdamW(0.02), "AdamW", "`AdamW`"),
-    case(lambda: optimizers.RMSprop(0.02), "RMSprop", "`RMSprop`"),
-    case(
-        lambda: optimizers.RMSprop(0.002, momentum=0.9, centered=True),
+    row("AdamW", lambda: optimizers.AdamW(0.02)),
+    row("RMSprop", lambda: RMSprop(0.02)),
+    row(
         "RMSprop-centered",
+        lambda: RMSprop(0.002, momentum=0.9, centered=True),
         "`RMSprop(momentum=..., centered=True)`",
     ),
-    case(lambda: optimizers.Adagrad(0.1), "Adagrad", "`Adagrad`"),
-    case(lambda: optimizers.Adadelta(5.0), "Adadelta", "`Adadelta`"),
-    case(
-        lambda: optimizers.Adamax(0.02),
+    row("Adagrad", lambda: optimizers.Adagrad(0.1)),
+    row("Adadelta", lambda: optimizers.Adadelta(5.0)),
+    row(
         "Adamax",
-        "`Adamax`",
-        "approximate",
-        "for rows of an embedding, the last writer wins for the norm",
-        synchronous="yes",
+        lambda: optimizers.Adamax(0.02),
+        on_ps="for rows of an embedding, the last writer wins for the norm",
     ),
-    case(
-        lambda: optimizers.Nadam(0.02),
+    row(
         "Nadam",
-        "`Nadam`",
-        "approximate",
-        "the last writer wins for the product of the momentum schedule",
-        synchronous="yes",
-        marks=[
-            OWN_VALUE(
-                r"(^|/)variable(_\d+)?$",
-                "a product: an increment could make it negative",
-            )
-        ],
+        lambda: optimizers.Nadam(0.02),
+        on_ps="the last writer wins for the product of the momentum schedule",
+        marks=[SETS_PRODUCT],
     ),
-    case(
-        lambda: optimizers.Ftrl(0.5),
+    row(
         "Ftrl",
-        "`Ftrl`",
-        "approximate",
-        "for rows of an embedding, sums are exact, and the last writer wins for "
+        lambda: optimizers.Ftrl(0.5),
+        on_ps="for rows of an embedding, sums are exact, and the last writer wins for "
         "the weights computed from them",
-        synchronous="yes",
     ),
-    case(lambda: optimizers.Lion(0.01), "Lion", "`Lion`"),
-    case(lambda: optimizers.Lamb(0.05), "Lamb", "`Lamb`"),
-    case(
-        lambda: optimizers.Adafactor(0.1),
+    row("Lion", lambda: optimizers.Lion(0.01)),
+    row("Lamb", lambda: optimizers.Lamb(0.05)),
+    row(
         "Adafactor",
-        "`Adafactor`",
-        "approximate",
-        "the last writer wins for the factored second moments",
-        synchronous="yes",
+        lambda: optimizers.Adafactor(0.1),
+        on_ps="the last writer wins for the factored second moments",
         marks=[OWN_VALUE("^adafactor", "an average whose decay depends on the step")],
     ),
-    case(
-        lambda: optimizers.Muon(0.01),
+    row(
         "Muon",
-        "`Muon`",
-        marks=[
-            pytest.mark.skipif(
-                KERAS < (3, 13), reason="Keras has it for TensorFlow since 3.13"
-            )
-        ],
+        lambda: optimizers.Muon(0.01),
+        marks=[pytest.mark.skipif(KERAS < (3, 13), reason="Keras has it since 3.13")],
     ),
-]
-
-
-OPTIONS = [
-    case(
-        lambda: optimizers.SGD(0.1, clipnorm=0.5),
-        "clipnorm",
-        "`clipnorm`",
-        "approximate",
-        "the gradients of an id that a batch repeats are summed first",
-        synchronous="yes",
-    ),
-    case(
-        lambda: optimizers.SGD(0.05, clipvalue=0.1),
-        "clipvalue",
-        "`clipvalue`",
-        "approximate",
-        "the gradients of an id that a batch repeats are summed first",
-        synchronous="yes",
-    ),
-    case(
-        lambda: optimizers.SGD(0.1, global_clipnorm=0.5),
-        "global_clipnorm",
-        "`global_clipnorm`",
-        "approximate",
-        "the gradients of an id that a batch repeats are summed first",
-        synchronous="yes",
-    ),
-    case(
-        lambda: optimizers.SGD(0.05, weight_decay=0.1), "weight_decay", "`weight_decay`"
-    ),
-    case(
-        lambda: optimizers.SGD(0.05, loss_scale_factor=64.0),
-        "loss_scale_factor",
-        "`loss_scale_factor`",
-    ),
-    case(
-        lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
+    row("clipnorm", lambda: SGD(0.1, clipnorm=0.5), on_ps=REPEATED),
+    row("clipvalue", lambda: SGD(0.05, clipvalue=0.1), on_ps=REPEATED),
+    row("global_clipnorm", lambda: SGD(0.1, global_clipnorm=0.5), on_ps=REPEATED),
+    row("weight_decay", lambda: SGD(0.05, weight_decay=0.1)),
+    row("loss_scale_factor", lambda: SGD(0.05, loss_scale_factor=64.0)),
+    row(
         "schedule",
+        lambda: SGD(optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)),
         "Learning-rate schedules",
     ),
-    case(
-        lambda: optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9),
+    row(
         "ema",
+        lambda: SGD(0.05, use_ema=True, ema_momentum=0.9),
         "`use_ema`",
-        "approximate",
-        "the last writer wins for the averages",
-        synchronous="yes",
+        on_ps="the last writer wins for the averages",
         marks=[OWN_VALUE("_average$", "an average whose decay depends on the step")],
     ),
 ]
 
 
-@pytest.mark.parametrize("make", [*RULES, *OPTIONS])
+@pytest.mark.in_gate("Adam", "clipnorm")
+@pytest.mark.parametrize("make", RULES)
 def test_optimizer(strategy, regression, is_synchronous, trains, make):
     if not is_synchronous:
         assert_updates_are_those_of_keras(strategy, make, regression)
@@ -172,14 +112,15 @@ def assert_updates_are_those_of_keras(strategy, make, regression):
     assert_alike(model.get_weights(), plain.get_weights(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`MultiOptimizer`")
 @pytest.mark.skipif(
     not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.15"
 )
 def test_multi_optimizer(regression, trains):
     def build():
-        rules = optimizers.OptimizerMap(optimizers.SGD(0.05))
-        rules["hidden"] = optimizers.Adam(0.05)
+        rules = optimizers.OptimizerMap(SGD(0.05))
+        rules["hidden"] = Adam(0.05)
         return compiled(
             keras.layers.Dense(8, "tanh", name="hidden"),
             keras.layers.Dense(1),
@@ -191,7 +132,7 @@ def test_multi_optimizer(regression, trains):
     assert model.optimizer.iterations == 3 * STEPS
 
 
-class AddingUp(optimizers.SGD):
+class AddingUp(SGD):
     """An optimizer whose `apply` needs what its `build` makes last."""
 
     def build(self, variables):
@@ -210,7 +151,7 @@ class AddingUp(optimizers.SGD):
 
 class AddingUpPairs(AddingUp):
     def apply(self, grads, trainable_variables=None):
-        return optimizers.SGD.apply(self, grads, trainable_variables)
+        return SGD.apply(self, grads, trainable_variables)
 
     def apply_gradients(self, grads_and_vars):
         grads, variables = zip(*grads_and_vars, strict=True)
@@ -246,19 +187,21 @@ def test_an_optimizer_whose_apply_is_its_own(
     assert_alike([before - after], [0.005 * total.numpy()], rtol=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.sets_own_value("_average$", "an average whose decay depends on the step")
 def test_averages_become_the_weights(strategy, regression):
     with strategy.scope():
-        model = mlp(optimizer=optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9))
+        model = mlp(optimizer=SGD(0.05, use_ema=True, ema_momentum=0.9))
     model.fit(*regression, batch_size=8, epochs=3, verbose=0)
     averages = [v for v in model.optimizer.variables if "average" in v.path]
     assert_alike(model.get_weights(), averages)
 
 
+@pytest.mark.in_gate
 def test_learning_rate_follows_the_steps(strategy, regression):
     schedule = optimizers.schedules.PiecewiseConstantDecay([STEPS - 1], [0.1, 0.0])
     with strategy.scope():
-        model = mlp(optimizer=optimizers.SGD(schedule))
+        model = mlp(optimizer=SGD(schedule))
     model.fit(*regression, batch_size=8, verbose=0)
     assert float(model.optimizer.learning_rate) == 0.0
     after_one_epoch = model.get_weights()
@@ -278,7 +221,7 @@ def test_mixed_bfloat16(regression, trains, dtype_policy):
     dtype_policy("mixed_bfloat16")
 
     def build():
-        return mlp(optimizer=optimizers.SGD(0.02), metrics=["mae"])
+        return mlp(optimizer=SGD(0.02), metrics=["mae"])
 
     # bfloat16 keeps 8 bits.
     model, history = trains(build, *regression, epochs=6, steps=6 * STEPS, rtol=0.05)
@@ -292,7 +235,7 @@ def test_mixed_bfloat16(regression, trains, dtype_policy):
 def test_float64(regression, trains, dtype_policy):
     dtype_policy("float64")
     model, history = trains(
-        lambda: mlp(optimizer=optimizers.Adam(0.02)),
+        lambda: mlp(optimizer=Adam(0.02)),
         *regression,
         epochs=3,
         steps=3 * STEPS,
@@ -302,12 +245,13 @@ def test_float64(regression, trains, dtype_policy):
     assert {v.dtype for v in model.trainable_variables} == {"float64"}
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`float(model.optimizer.learning_rate)`, `int(model.optimizer.iterations)`"
 )
 def test_numbers_of_an_optimizer(strategy, regression):
     with strategy.scope():
-        model = mlp(optimizer=optimizers.SGD(0.25))
+        model = mlp(optimizer=SGD(0.25))
     model.fit(*regression, batch_size=8, verbose=0)
     assert float(model.optimizer.learning_rate) == 0.25
     assert int(model.optimizer.iterations) == STEPS

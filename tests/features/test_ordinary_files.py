@@ -57,6 +57,7 @@ FITS = {
 }
 
 
+@pytest.mark.in_gate("interleaved-epochs")
 @pytest.mark.parameter_server
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("pipeline", PIPELINES)

@@ -60,6 +60,7 @@ def assert_trains_as_plain_keras(model, plain, data):
         assert not np.allclose(ours, before, atol=1e-5)
 
 
+@pytest.mark.in_gate("Adam")
 @pytest.mark.feature("A Keras variable in shards: rows")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.__name__)
 def test_rows(strategy, regression, optimizer):
@@ -129,6 +130,7 @@ def test_steps_read_what_the_step_before_wrote(strategy, regression):
     assert_alike(model.get_weights(), plain.get_weights(), atol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("No update of a shard is lost")
 def test_sum_of_gradients_is_exact(strategy, until_both_ran):
     def total(y, y_pred):
@@ -171,6 +173,7 @@ def bag_model():
     ]
 
 
+@pytest.mark.in_part("True-embedding_model", "False-dense_model")
 @pytest.mark.feature(
     "`model.export` of variables in shards, loaded unsplit without tfdist"
 )
@@ -208,6 +211,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.in_gate("whole-thirds")
 @pytest.mark.feature(
     "A checkpoint restores into any other number of shards, with the slots"
 )
@@ -414,6 +418,7 @@ def test_a_loop_reads_what_it_has_written(strategy, regression, kind):
     assert_trains_as_plain_keras(model, functional(kind), regression)
 
 
+@pytest.mark.in_gate("Twice-Compiled")
 @pytest.mark.steps_write
 @pytest.mark.feature("A tape around a loop or a `tf.function`, of variables in shards")
 @pytest.mark.parametrize(
@@ -433,6 +438,7 @@ def test_tapes_around_what_reads(strategy, regression, kind, layer):
     assert_trains_as_plain_keras(model, functional(kind, layer), regression)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A large weight is split over the ps where links are slow")
 @pytest.mark.parametrize("binds", [False, True], ids=["fast", "slow"])
 def test_large_weights_are_split_where_links_are_slow(strategy, monkeypatch, binds):

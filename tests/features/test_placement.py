@@ -43,6 +43,7 @@ def test_bytes_are_balanced(strategy):
     assert {each.ps for each in placed} == {0, 1}
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Optimizer slots live with their weights")
 def test_slots_live_beside_weights(strategy):
     with strategy.scope():

@@ -198,6 +198,7 @@ def test_a_step_of_a_loop_of_ones_own(strategy, name, words, is_loop):
     assert accumulator.count.numpy() == 0
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`run_eagerly=True`", "no", "it would run on the chief", synchronous="yes"
 )
@@ -260,6 +261,7 @@ def test_loss_scale_optimizer(regression, as_in_the_table):
     )
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`mixed_float16`",
     "no",
@@ -441,6 +443,7 @@ class Largest(keras.metrics.Metric):
         return self.largest + 0
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "A metric that sets a variable to its maximum",
     "no",
@@ -515,6 +518,7 @@ def test_layer_outside(regression, as_in_the_table):
     as_in_the_table(lambda: compiled(ready.pop()), regression, words)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "A `tf.Variable` created outside the scope",
     "no",
@@ -572,6 +576,7 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "predict_on_batch")
 
 
 # What is raised where nobody can catch it is printed, in full.
+@pytest.mark.in_gate("fit")
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", CALLS)
 def test_error_on_a_worker_is_raised(
@@ -600,6 +605,7 @@ def test_error_on_a_worker_is_raised(
         model.fit(x, y, batch_size=8, verbose=0)
 
 
+@pytest.mark.in_gate
 def test_error_of_a_batch_that_was_not_waited_for_is_not_kept(strategy, regression):
     class Stop(keras.callbacks.Callback):
         def on_predict_batch_end(self, batch, logs=None):

@@ -150,6 +150,7 @@ def killed(strategy, program, caplog):
     return run
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`fit` resumes in the middle of an epoch")
 def test_resume_within_an_epoch(strategy, regression, program, killed):
     weights = []
@@ -214,6 +215,7 @@ def shard(dataset, context, size):
     return mine.shuffle(size).batch(8)
 
 
+@pytest.mark.in_gate("dataset")
 @pytest.mark.feature("Each example of the epoch is used, also after resuming")
 @pytest.mark.parametrize(
     "kind",
@@ -449,6 +451,7 @@ class Rows(keras.metrics.Metric):
         return self.total + 0
 
 
+@pytest.mark.in_gate("truncated")
 @pytest.mark.feature("A corrupt checkpoint is skipped, and the previous one is used")
 @pytest.mark.parametrize("damage", ["truncated", "other bytes"])
 def test_corrupt_checkpoint(program, killed, fit, caplog, damage):
@@ -541,6 +544,7 @@ def test_another_model(program, fit):
         program(functools.partial(fit, units=2))
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Checkpoints of `fit` restore into other shards")
 def test_other_shards(strategy, regression, program):
     def main(shards):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import assert_alike, mlp
+from models import assert_alike, mlp, row
 
 STEPS = 8
 
@@ -61,25 +61,15 @@ def alone(saved, samples, run_program):
 @pytest.mark.parametrize(
     "saved_as",
     [
-        pytest.param(
-            "model.keras",
-            marks=pytest.mark.feature("`.keras`, loaded without tfdist"),
-        ),
-        pytest.param(
-            "model.h5", marks=pytest.mark.feature("`.h5`, loaded without tfdist")
-        ),
-        pytest.param(
+        row("model.keras", "model.keras", "`.keras`, loaded without tfdist"),
+        row("model.h5", "model.h5", "`.h5`, loaded without tfdist"),
+        row(
             "model.weights.h5",
-            marks=pytest.mark.feature("`.weights.h5`, loaded without tfdist"),
+            "model.weights.h5",
+            "`.weights.h5`, loaded without tfdist",
         ),
-        pytest.param(
-            "checkpoint",
-            marks=pytest.mark.feature("`tf.train.Checkpoint`, read without tfdist"),
-        ),
-        pytest.param(
-            "exported",
-            marks=pytest.mark.feature("`model.export` (a SavedModel)"),
-        ),
+        row("checkpoint", "checkpoint", "`tf.train.Checkpoint`, read without tfdist"),
+        row("exported", "exported", "`model.export` (a SavedModel)"),
         pytest.param("exported, loaded by Keras"),
     ],
 )
@@ -94,6 +84,7 @@ def test_optimizer_is_loaded_alone(trained, alone):
     assert_alike(optimizer_state(trained), state, rtol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`.keras`, loaded in the scope to continue training")
 def test_load_model_in_the_scope(
     strategy, trained, saved, samples, runs_on_workers, lives_on_cluster
@@ -118,6 +109,7 @@ def test_load_weights_in_the_scope(strategy, trained, saved, samples):
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`tf.train.Checkpoint`, restored in the scope, with the optimizer")
 def test_restore_checkpoint_in_the_scope(
     strategy, trained, own_directory, samples, runs_on_workers
@@ -152,6 +144,7 @@ def test_checkpoint_manager(strategy, own_directory):
     assert len(manager.checkpoints) == 2
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("Weights of plain Keras, loaded in the scope")
 def test_plain_weights_are_loaded(strategy, samples, own_directory):
     plain = adam_mlp()

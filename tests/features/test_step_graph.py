@@ -60,6 +60,7 @@ def crossings(graph: tf.Graph) -> int:
     return len(sent)
 
 
+@pytest.mark.in_gate("rows-sgd")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize(
     ("model", "limit"),
@@ -74,6 +75,7 @@ def test_messages_per_step(strategy, step_graphs, sent, model, limit, optimizer)
     assert crossings(sent.functions[0].graph) <= limit
 
 
+@pytest.mark.in_gate
 def test_the_value_of_a_split_weight_goes_to_the_worker_only(
     strategy, step_graphs, sent
 ):
@@ -152,6 +154,7 @@ def pushes_that_wait(graph):
     )
 
 
+@pytest.mark.in_gate
 def test_a_pair_of_tasks_has_one_message_each_way(strategy, step_graphs):
     compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
     (step,) = step_graphs
@@ -165,6 +168,7 @@ def test_a_pair_of_tasks_has_one_message_each_way(strategy, step_graphs):
     }
 
 
+@pytest.mark.in_gate
 def test_ten_steps_take_ten_times_the_messages_of_one(strategy, step_graphs, sent):
     model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
     model.fit(*data(), batch_size=BATCH, verbose=0)
@@ -183,6 +187,7 @@ def test_long_calls_loop_over_chunks(strategy, sent, monkeypatch):
     assert types.count("While") == 1
 
 
+@pytest.mark.in_gate
 def test_the_rest_of_a_dataset_takes_no_trace_of_its_own(strategy, sent):
     model = compiled(strategy, mlp, "sgd", steps_per_execution=10)
     dataset = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH).take(17)
@@ -191,6 +196,7 @@ def test_the_rest_of_a_dataset_takes_no_trace_of_its_own(strategy, sent):
     assert len(sent.functions) == 2, "of ten steps and of one"
 
 
+@pytest.mark.in_gate("adam-3")
 @averages_of_the_last
 @pytest.mark.parametrize("steps", [1, 3, 10, 40])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -264,6 +270,7 @@ def _output(_, predicted):
     return predicted[:, 0]
 
 
+@pytest.mark.in_gate("1", "5000")
 @averages_of_the_last
 @pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
 def test_one_worker_computes_what_one_process_does(

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import SampleCount, case
+from models import SampleCount, row
 from policies import own_logs
 
 from tfdist.parameter_server.rounds.computation import RoundError
@@ -15,11 +15,10 @@ layers = keras.layers
 STEPS = 8
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature(
     "`keras.random` without a seed in a `train_step`",
-    "approximate",
-    "two workers may draw the same numbers, for different batches",
-    synchronous="yes",
+    on_ps="two workers may draw the same numbers, for different batches",
 )
 @pytest.mark.sets_own_value("^seed_generator_state", "numbers are drawn twice at worst")
 def test_random_numbers_without_a_seed(regression, fits):
@@ -88,13 +87,14 @@ class BothLosses(CustomStep):
 
 
 STEPS_OF_OWN = [
-    case(CustomStep, "compute_loss", "A `train_step` of your own: `compute_loss`"),
-    case(LossObject, "loss-object", "A `train_step` of your own: a Keras loss object"),
-    case(OwnLoss, "own-loss", "A `train_step` of your own: `tf.reduce_mean`"),
-    case(BothLosses, "both-losses", "A `train_step` of your own: the sum of both"),
+    row("compute_loss", CustomStep, "A `train_step` of your own: `compute_loss`"),
+    row("loss-object", LossObject, "A `train_step` of your own: a Keras loss object"),
+    row("own-loss", OwnLoss, "A `train_step` of your own: `tf.reduce_mean`"),
+    row("both-losses", BothLosses, "A `train_step` of your own: the sum of both"),
 ]
 
 
+@pytest.mark.in_gate("compute_loss-3", "own-loss-1")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("model_class", STEPS_OF_OWN)
 def test_train_step(regression, fits, model_class, steps_per_execution):
@@ -206,6 +206,7 @@ def test_mean_of_loss(regression, fits):
     assert history.keys() == {"loss", "mae"}
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A `test_step` of your own")
 def test_test_step(strategy, regression):
     with strategy.scope():
@@ -241,6 +242,7 @@ class ExtraLogs(keras.Sequential):
         return {**logs, "target": tf.reduce_mean(data[1]), "two": tf.constant([1, 2])}
 
 
+@pytest.mark.in_gate("3")
 @pytest.mark.feature(
     "Other values in the logs of a `train_step`",
     "approximate",
@@ -329,6 +331,7 @@ class GAN(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
+@pytest.mark.in_gate("True")
 @pytest.mark.feature(
     "A GAN: two optimizers, and no `call`",
     rounds=("no", "a step applies gradients twice"),

@@ -90,6 +90,7 @@ def test_adapted_outside(strategy, runs_on_workers, name):
     np.testing.assert_allclose(model(x), expected, rtol=1e-5)
 
 
+@pytest.mark.in_gate("predict")
 @pytest.mark.parametrize("call", ["evaluate", "predict", "train_on_batch"])
 def test_adapted_outside_in_the_first_call(strategy, call):
     vectorize = vectorization(output_mode="count")
@@ -152,6 +153,7 @@ def letters(batch_size=2):
     return tf.data.Dataset.from_tensor_slices((letters, targets)).batch(batch_size)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("A layer's `tf.lookup.StaticHashTable` created outside the scope")
 def test_own_table(strategy, runs_on_workers):
     layer = Lookup(static_table)
@@ -249,6 +251,7 @@ def test_generator_outside(strategy):
         model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
 
 
+@pytest.mark.in_gate("int-True")
 @pytest.mark.parameter_server
 @pytest.mark.feature("A lookup layer in a dataset that the workers read", rounds="-")
 @pytest.mark.parametrize("is_in_scope", [False, True])

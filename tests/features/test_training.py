@@ -21,6 +21,7 @@ def same_outside(model, build, **compile):
     return plain
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`fit`")
 def test_fit(regression, trains, lives_on_cluster):
     def build():
@@ -34,6 +35,7 @@ def test_fit(regression, trains, lives_on_cluster):
     lives_on_cluster(model)
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 def test_both_workers_train(strategy, regression):
     before = strategy.worker_report().steps
@@ -45,6 +47,7 @@ def test_both_workers_train(strategy, regression):
     assert min(ran) > 0
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`evaluate`")
 def test_evaluate(strategy, regression, call_counter):
     x, y = regression
@@ -58,6 +61,7 @@ def test_evaluate(strategy, regression, call_counter):
     assert results == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.in_gate("3")
 @pytest.mark.feature("`predict`")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_predict_keeps_the_order(strategy, call_counter, steps_per_execution):
@@ -69,6 +73,7 @@ def test_predict_keeps_the_order(strategy, call_counter, steps_per_execution):
     np.testing.assert_array_equal(prediction, x)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`train_on_batch`")
 def test_train_on_batch(strategy, regression, runs_on_workers):
     with strategy.scope():
@@ -108,6 +113,7 @@ def test_predict_on_batch(strategy, regression, call_counter):
     np.testing.assert_allclose(prediction, x @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`validation_data`")
 def test_validation_data(strategy, regression, runs_on_workers):
     x, y = regression
@@ -140,6 +146,7 @@ def test_validation_split(strategy, regression, runs_on_workers):
     assert history["val_samples"] == [16] * 2
 
 
+@pytest.mark.in_gate("3")
 @pytest.mark.feature("`steps_per_execution`")
 @pytest.mark.parametrize("steps_per_execution", [2, 3, 8, 20])
 def test_steps_per_execution(regression, trains, steps_per_execution):
@@ -154,6 +161,7 @@ def test_steps_per_execution(regression, trains, steps_per_execution):
     assert model.evaluate(x[:60], y[:60], batch_size=8, verbose=0)[1] == 60
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 def test_one_function_is_sent_for_each_number_of_steps(strategy, regression, sent):
     with strategy.scope():
@@ -186,6 +194,7 @@ def test_class_weight(strategy, classes, runs_on_workers):
     assert history["loss"][0] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.in_gate
 @pytest.mark.feature("`sample_weight`")
 def test_sample_weight(strategy, regression, runs_on_workers):
     x, y = regression
@@ -294,6 +303,7 @@ def test_plain_keras_is_as_before(strategy, regression, runs_on_workers, caplog)
         assert all("/job:chief" in v.value.device for v in model.variables)
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 @pytest.mark.feature("An exception leaves no step in flight")
 def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
@@ -318,6 +328,7 @@ def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
 GUIDE = Path(__file__).parents[2] / "docs" / "parameter-servers.md"
 
 
+@pytest.mark.in_gate
 @pytest.mark.parameter_server
 @pytest.mark.feature("The training loop in the guide")
 def test_the_loop_of_the_guide(strategy, regression, capsys):

@@ -98,6 +98,7 @@ def test_one_worker_computes_what_one_process_does(strategy, exchange, optimizer
     assert all(BATCHES // 9 <= each < BATCHES for each in kernels)
 
 
+@pytest.mark.in_gate
 def test_no_change_of_a_worker_is_lost(strategy, exchange, runs_on_workers):
     exchange(0.9, max_age=7)
     model = sinking(strategy)
@@ -256,6 +257,7 @@ def after_lookups(x, epochs):
     return np.repeat(rows[:, None], 4, axis=1)
 
 
+@pytest.mark.in_gate
 def test_no_change_of_a_row_is_lost(counting_rows, exchange):
     exchange(0.9, max_age=7)
     model, table, x = counting_rows(tfdist.embedding.Embedding)
@@ -368,6 +370,7 @@ def test_a_step_that_fails_leaves_what_others_have_changed(strategy, exchange):
     )
 
 
+@pytest.mark.in_gate
 def test_a_threshold_of_zero_is_todays_step(strategy, step_graphs, monkeypatch):
     graphs = []
     for each in (tfdist.WhenChanged(0), tfdist.Every(1)):

@@ -81,6 +81,7 @@ def wide(partitioner=None):
     return in_shards if partitioner else build
 
 
+@pytest.mark.in_gate("2-SGD")
 @pytest.mark.feature("`wire_dtype`: half of the bytes")
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "Lamb"])
 @pytest.mark.parametrize("shards", [1, 2])

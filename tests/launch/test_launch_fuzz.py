@@ -31,6 +31,8 @@ from tf_config import JOBS, Task, TFConfig
 
 from ..tf_config.test_tf_config_properties import clusters
 
+pytestmark = pytest.mark.not_in_gate
+
 unhurried = settings(
     max_examples=60,
     deadline=None,

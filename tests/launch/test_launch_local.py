@@ -12,6 +12,8 @@ from launch.local import crowding, local_cluster, make_job
 
 from ..launch_programs.launcher import DEADLINE, SLEEP
 
+pytestmark = pytest.mark.in_gate
+
 
 def test_chief_runs_the_script_with_its_flags_untouched(launcher):
     script = launcher.script("import sys, os; print(sys.argv, os.environ['TF_CONFIG'])")
@@ -90,6 +92,7 @@ def test_every_task_program_does_not_wait_for_ever(launcher):
     assert "worker:1 did not end in time" in errors
 
 
+@pytest.mark.not_in_gate
 def test_ps_that_run_the_script_may_end_by_themselves_and_need_not(launcher):
     script = launcher.script(
         """
@@ -206,6 +209,7 @@ def test_job_outlives_the_viewer_of_its_output(launcher):
     assert "Traceback" not in errors
 
 
+@pytest.mark.not_in_gate
 def test_server_that_never_listens_is_named_with_its_address(launcher):
     script = launcher.script("print('never')")
     flags = ["--num_ps=1", "--startup_timeout=5", script]

@@ -369,6 +369,7 @@ def test_without_ray(monkeypatch):
         launch.ray.Executor(num_workers=1).start()
 
 
+@pytest.mark.not_in_gate
 @settings(max_examples=40, deadline=None)
 @given(st.lists(snares, min_size=1, max_size=4), snares)
 def test_what_is_rendered_carries_everything_through_a_shell(

@@ -63,6 +63,7 @@ def a_batch(**changed):
     )
 
 
+@pytest.mark.not_in_gate
 @settings(max_examples=60, deadline=None)
 @given(st.lists(snares, min_size=1, max_size=4), snares)
 def test_a_script_carries_everything_through_its_shell(tmp_path_factory, args, odd):

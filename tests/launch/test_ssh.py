@@ -51,6 +51,7 @@ def launcher(tmp_path):
         yield launcher
 
 
+@pytest.mark.in_gate
 @pytest.mark.slow
 def test_the_tasks_run_on_their_hosts(launcher):
     script = launcher.script(
@@ -230,6 +231,7 @@ def test_a_job_in_the_background(launcher):
 # What a person pastes.
 
 
+@pytest.mark.not_in_gate
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(snares, min_size=1, max_size=4),

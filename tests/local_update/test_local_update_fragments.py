@@ -140,6 +140,7 @@ def test_all_end_with_the_same_model_and_no_step_is_lost(fragments, rate, wire_d
         np.testing.assert_allclose(found[0][call], 1 + 7 * 1, atol=tolerance)
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("wire_dtype", [None, "bfloat16", "int8"])
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_gossip_that_overlaps_keeps_the_mean_and_comes_near_it(fragments, wire_dtype):
@@ -228,6 +229,7 @@ def test_statistics_may_be_fragments_of_their_own(outer, wire_dtype):
             np.testing.assert_allclose(each, 5.5 * 10.0 ** -np.arange(8), rtol=1e-6)
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("wire_dtype", [None, "int8"])
 @pytest.mark.parametrize("messages", [5, 6, 7, 8])
 def test_the_others_become_equal_again_after_a_loss(messages, wire_dtype):

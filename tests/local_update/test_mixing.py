@@ -335,6 +335,7 @@ def test_the_command_prints_a_row_per_graph(capsys):
     assert len(rows) == 8  # The headings are one.
 
 
+@pytest.mark.not_in_gate
 def test_the_command_draws_the_graphs(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     picture = tmp_path / "graphs.png"

@@ -57,6 +57,7 @@ COLUMNS, ROWS_OF = {"wide": 3}, {"narrow": Split(3, "rows")}
 PAIR = {"wide": 2, "narrow": 2}
 
 
+@pytest.mark.in_gate("words-split6-2-2-1f1b-sgd-False")
 @pytest.mark.parametrize(
     ("make", "split", "stages", "microbatches", "schedule", "optimizer", "recompute"),
     [

@@ -24,6 +24,7 @@ from .pipeline_cases import (
 pytestmark = pytest.mark.own_process
 
 
+@pytest.mark.in_gate("chain-4-4-1f1b-adam-False")
 @pytest.mark.parametrize(
     ("make", "stages", "microbatches", "schedule", "optimizer", "recompute"),
     [

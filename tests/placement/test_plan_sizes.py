@@ -143,6 +143,7 @@ def test_no_variable_is_allocated(run_program):
     assert traced < 100e6
 
 
+@pytest.mark.not_in_gate
 def test_planning_leaves_no_trace():
     initialize = keras.Variable._initialize
     add_slot = keras.optimizers.Optimizer.add_variable_from_reference
@@ -179,6 +180,7 @@ def test_variables_of_tensorflow_are_found_and_stay_whole():
     assert not scale.divisible
 
 
+@pytest.mark.not_in_gate
 def test_an_optimizer_for_a_loop_of_your_own():
     def build():
         inputs = keras.Input((4,))
@@ -209,6 +211,7 @@ def unbuilt():
     return compiled(Unbuilt(), "adam", "mse", metrics=["mae"])
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize(
     "batch",
     [
@@ -261,6 +264,7 @@ def test_targets_of_several_outputs_follow_from_their_losses():
     assert len(metrics) == 5  # the loss, one for each output, and two metrics
 
 
+@pytest.mark.not_in_gate
 def test_lookups_are_of_the_variables_that_match():
     def build():
         words = layers.Embedding(1000, 8, name="words")
@@ -287,6 +291,7 @@ def table_of(layer):
     return weights_of(build)[0]
 
 
+@pytest.mark.not_in_gate
 def test_tables_are_split_as_their_layers_can():
     mod = table_of(lambda: tfdist.embedding.Embedding(20, 4, partition_strategy="mod"))
     assert mod.dealt
@@ -297,6 +302,7 @@ def test_tables_are_split_as_their_layers_can():
     assert (plain.dealt, plain.rows_only, plain.axes) == (False, False, (0, 1))
 
 
+@pytest.mark.not_in_gate
 def test_what_is_built_to_be_thrown_away_is_not_planned(tmp_path):
     def build():
         inputs = keras.Input((3, 2))
@@ -369,6 +375,7 @@ def test_what_cannot_be_measured_is_refused(build, kwargs, error, message):
         weights_of(build, **kwargs)
 
 
+@pytest.mark.not_in_gate
 def test_sizes_of_a_model_of_keras_applications():
     def build():
         model = keras.applications.MobileNetV2(weights=None)

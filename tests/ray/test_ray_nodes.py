@@ -182,6 +182,7 @@ FAMILY = """
 ENDINGS = ["cancel", "SIGTERM", "SIGKILL", "SIGKILL of both", "SIGKILL of the driver"]
 
 
+@pytest.mark.in_part("cancel", "SIGKILL of both")
 @pytest.mark.parametrize("how", ENDINGS)
 def test_nothing_is_left(launcher, nodes, how):
     process = launcher.start(
@@ -259,6 +260,7 @@ LOST_NODES = [
 ]
 
 
+@pytest.mark.in_part("flags0-Ray has given it another, 127.0.0.")
 @pytest.mark.parametrize(("flags", "message"), LOST_NODES)
 def test_a_node_that_dies_moves_its_tasks(launcher, nodes, flags, message):
     over = launcher.directory / "over"
@@ -307,6 +309,7 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.in_part("flags3-a task needs 5 CPU, and no node has more than 4")
 @pytest.mark.parametrize(("flags", "message"), IMPOSSIBLE)
 def test_what_the_cluster_does_not_have(launcher, flags, message):
     status, output, errors = launcher.run(
@@ -319,6 +322,7 @@ def test_what_the_cluster_does_not_have(launcher, flags, message):
     launcher.wait_until_nothing_is_left()
 
 
+@pytest.mark.in_part("SIGKILL")
 @pytest.mark.parametrize("how", ["cancel", "SIGKILL"])
 def test_a_job_that_waits_for_ray_can_be_ended(launcher, nodes, how):
     process = launcher.start("--name=mine", "--num_workers=99", launcher.script(SLEEP))

@@ -90,6 +90,7 @@ def found(tmp_path_factory):
         yield of
 
 
+@pytest.mark.in_gate("gradient_penalty-MultiWorkerMirroredStrategy")
 @under_each(COMPARED, RING_IN_PART)
 def test_matches_one_process(found, strategy, name):
     alone = cases.CASES[name](multi_worker_cases.Alone())
@@ -129,6 +130,7 @@ def test_a_script_within_the_scope_saves_and_loads(found, strategy):
     assert all(worker["files"] == [] for worker in others)
 
 
+@pytest.mark.in_gate("greatest_loss-MultiWorkerMirroredStrategy")
 @under_each(REFUSED, RING_IN_PART)
 def test_rejected_with_what_to_do(found, strategy, name):
     for worker in found(strategy)[name]:

@@ -118,6 +118,7 @@ class Tasks:
             self.processes["chief:0"].stdout.close()
 
 
+@pytest.mark.in_part("arrays")
 @pytest.mark.cluster
 @pytest.mark.parametrize("data", ["arrays", "endless"])
 def test_workers_that_come_later_join_a_running_fit_and_every_step_runs_once(
@@ -192,6 +193,7 @@ def test_workers_with_several_devices_come_and_go_with_all_of_them(tmp_path):
         assert counted["asked for"] <= counted[name] <= counted["asked for"] + again
 
 
+@pytest.mark.in_part
 @pytest.mark.cluster
 def test_a_stopped_worker_delays_nobody_who_joins_once_it_goes_on(tmp_path):
     with Tasks(tmp_path, 3) as tasks:

@@ -184,6 +184,7 @@ def test_whose_silence_is_no_fault(server, absent, min_workers, excused):
     assert presence.not_waited_for == excused
 
 
+@pytest.mark.not_in_gate
 def test_the_watchdog_looks_at_nobody_who_is_not_waited_for(server):
     [gone] = free_addresses(1)
     excused, activity = {SECOND}, Activity(2)

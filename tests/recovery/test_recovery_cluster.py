@@ -18,6 +18,7 @@ EPOCHS, STEPS = 3, 400
 IDS_OF_A_BATCH = 256  # As tests/programs/growing_and_kill.py has them.
 
 
+@pytest.mark.in_gate("killed")
 @pytest.mark.cluster
 @pytest.mark.parametrize("stopped", [[], ["worker:1"]], ids=["killed", "stopped_too"])
 def test_tasks_are_lost_and_training_ends_as_planned(stopped, tmp_path):

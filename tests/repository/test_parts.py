@@ -1,6 +1,5 @@
 """Every test file is in a part, and the gate has what its table says."""
 
-import ast
 import contextlib
 import shlex
 import subprocess
@@ -22,42 +21,24 @@ FILES = {
 }
 
 
-def functions(file):
-    tree = ast.parse(FILES[file].read_text())
-    return {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
-
-
 def test_each_test_is_in_a_folder_which_is_its_part():
     assert sorted(TESTS.rglob("test_*.py")) == sorted(FILES.values())
     assert {"parameter_server", "differential", "slurm"} <= set(parts.PARTS)
 
 
-def test_the_gate_names_tests_that_exist():
-    for file, tests in parts.OF_CLUSTERS.items():
-        names = {test.partition("[")[0] for test in tests} - {"*"}
-        assert names <= functions(file), file
-
-
-def test_what_is_left_out_exists():
-    for test in parts.LEFT_OUT:
-        file, _, function = test.partition("::")
-        assert function in {"*", *functions(file)}, test
-
-
-def test_the_gate_has_what_is_quick_and_of_clusters_what_it_names(monkeypatch):
-    monkeypatch.setattr(
-        parts, "OF_CLUSTERS", {"test_a": ("test_one", "test_two[x]"), "test_d": "*"}
-    )
-    monkeypatch.setattr(parts, "LEFT_OUT", ("test_a::test_dear", "test_c::*"))
-    assert parts.is_in_gate("test_b", "test_any[1]", {"parametrize"})
-    assert not parts.is_in_gate("test_a", "test_dear[1]", set())
-    assert not parts.is_in_gate("test_c", "test_any", set())
-    assert not parts.is_in_gate("test_b", "test_any", {"slow"})
-    assert parts.is_in_gate("test_a", "test_one[y]", {"cluster"})
-    assert parts.is_in_gate("test_a", "test_two[x]", {"cluster"})
-    assert not parts.is_in_gate("test_a", "test_two[y]", {"cluster"})
-    assert parts.is_in_gate("test_d", "test_any", {"cluster"})
-    assert not parts.is_in_gate("test_d", "test_any", {"cluster", "thorough"})
+@pytest.mark.parametrize(
+    ("markers", "cases"),
+    [
+        ({"parametrize": ()}, "xy"),
+        ({"not_in_gate": ()}, ""),
+        ({"slow": ()}, ""),
+        ({"cluster": (), "in_gate": ()}, "xy"),
+        ({"cluster": (), "in_gate": ("x",)}, "x"),
+        ({"cluster": (), "thorough": (), "in_gate": ()}, ""),
+    ],
+)
+def test_the_gate_has_what_is_quick_and_of_clusters_what_is_marked(markers, cases):
+    assert [each for each in "xy" if parts.is_in_gate(each, markers)] == [*cases]
 
 
 def outcome(step, status, **result):

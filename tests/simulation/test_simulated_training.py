@@ -101,6 +101,7 @@ def test_one_worker_takes_the_sum_of_the_parts():
     assert found.bound == STEPS
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize(
     ("cost", "hosts", "bound", "rate"),
     [
@@ -161,6 +162,7 @@ def test_a_long_simulation_is_announced(capsys):
     assert capsys.readouterr().err == "simulating takes about 12 s\n"
 
 
+@pytest.mark.not_in_gate
 @settings(deadline=None, max_examples=25)
 @given(costs, st.integers(1, 12), st.integers(0, 8))
 def test_the_staleness_is_bounded(cost, workers, bound):
@@ -169,6 +171,7 @@ def test_the_staleness_is_bounded(cost, workers, bound):
     assert found.max_staleness <= bound
 
 
+@pytest.mark.not_in_gate
 def test_a_bound_of_the_workers_is_used_up():
     found = simulate(COST, Hosts(4.0), 8, BoundedStaleness(4), steps=2000)
     assert found.max_staleness == 4
@@ -190,6 +193,7 @@ def test_synchronous_rounds_have_no_staleness_and_wait_for_the_slowest():
     assert found.steps_per_second < 0.8 * free.steps_per_second
 
 
+@pytest.mark.not_in_gate
 def test_backup_workers_drop_the_late():
     cost = replace(COST, spread=0.5)
     plain, backed = (

@@ -144,6 +144,7 @@ def test_the_script_and_the_status_of_the_job(launcher):
 ENDINGS = ["cancel", "scancel", "SIGTERM", "SIGKILL", "SIGKILL of the batch script"]
 
 
+@pytest.mark.in_part("cancel", "SIGKILL of the batch script")
 @pytest.mark.parametrize("how", ENDINGS)
 def test_nothing_is_left(launcher, nodes, how):
     process = launcher.start("--name=mine", "--nodes=3", launcher.script(SLEEP))
@@ -192,6 +193,7 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.in_part("flags1-invalid partition specified: nowhere")
 @pytest.mark.parametrize(("flags", "message"), IMPOSSIBLE)
 def test_what_slurm_does_not_have(launcher, flags, message):
     for detach in ([], ["--detach"]):
@@ -237,6 +239,7 @@ COUNTING = """
 REASONS = ["preemption", "preemption unheard", "preemption of GPUs", "time limit"]
 
 
+@pytest.mark.in_part("preemption", "time limit")
 @pytest.mark.parametrize("why", REASONS)
 def test_a_job_goes_on_at_its_step(launcher, nodes, why):
     flags = ["--name=mine", "--nodes=3", "--max_restarts=0"]

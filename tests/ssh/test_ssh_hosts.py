@@ -137,6 +137,7 @@ def test_mnist_trains_while_a_worker_a_ps_and_the_chief_are_killed(hosts, tmp_pa
 ENDINGS = ["cancel", "SIGTERM", "SIGKILL", "SIGKILL of both"]
 
 
+@pytest.mark.in_part("SIGTERM", "SIGKILL of both")
 @pytest.mark.cluster
 @pytest.mark.parametrize("how", ENDINGS)
 def test_nothing_is_left(launcher, hosts, how):

@@ -64,6 +64,7 @@ def check_same_bits(workers):
     assert len({worker["hash"] for worker in workers}) == 1
 
 
+@pytest.mark.in_gate("uneven", "rows_of_steps_in_one_call")
 @pytest.mark.parametrize("name", COMPARED)
 def test_trains_like_one_process(found, name):
     assert [worker["replicas"] for worker in found[name]] == [2, 2]
@@ -143,6 +144,7 @@ def test_all_go_on_from_the_backup_of_the_chief(found):
     assert worker["files"] == []
 
 
+@pytest.mark.in_gate("arrays")
 @pytest.mark.parametrize("kind", cases.KINDS_OF_DATA)
 def test_fit_continues_at_its_step_as_if_nothing_had_happened(found, kind):
     workers = found[f"kept_{kind}"]

@@ -78,6 +78,7 @@ def test_a_ring_runs_on_each_worker_in_each_step(found):
     assert (per_fit == per_fit[0, 0]).all()
 
 
+@pytest.mark.in_gate
 def test_tensors_go_from_each_worker_to_the_next_one_only(found):
     devices = found("route")["devices"]
     hops = {(a, b) for a, b in found("route")["hops"] if a in devices and b in devices}

@@ -156,6 +156,7 @@ def test_a_kernel_computes_what_keras_computes(op, make):
     assert not [o for o in graph.get_operations() if o.type.startswith("Assign")]
 
 
+@pytest.mark.not_in_gate
 @pytest.mark.parametrize("make", [makes[0] for makes in FUSED.values()], ids=FUSED)
 def test_it_does_in_float64(make, request):
     before = keras.backend.floatx()
@@ -199,6 +200,7 @@ MAKES = st.one_of(
 )
 
 
+@pytest.mark.not_in_gate
 @settings(max_examples=30)
 @given(made=MAKES, seed=st.integers(0, 2**16))
 def test_whatever_its_options(made, seed):

@@ -114,6 +114,7 @@ def partitioner(request):
     return request.param and tfdist.FixedShardsPartitioner(request.param)
 
 
+@pytest.mark.in_gate("in_shards-ResourceApplyAdam")
 @pytest.mark.parametrize("op", KERNELS)
 def test_a_step_has_one_operation_per_weight_and_equals_keras(
     strategy, op, partitioner
@@ -171,6 +172,7 @@ def test_the_weights_of_a_ps_share_the_numbers_of_one_step(strategy):
 
 # All kernels lock, as test_fused_kernels.py sees; two of them, with slots and without a
 # number of the step, show that it is enough.
+@pytest.mark.in_gate("ResourceApplyKerasMomentum")
 @pytest.mark.parametrize("op", ["ResourceApplyKerasMomentum", "ResourceApplyAdam"])
 def test_no_update_of_two_workers_is_lost(strategy, op):
     """Equal updates leave what as many updates of one worker leave, in any order."""
