@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     _check(values)
     name = record.name_of(values.name, program.script)
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     if values.work_dir is None:
         program = ray_request.as_shipped(program)
     job = _job(values, name, program, kind)
