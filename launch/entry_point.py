@@ -49,13 +49,26 @@ def main() -> int:
     elif name in _HELP:
         print(_USAGE)
     else:
-        print(
-            f"{CONSOLE}: error: there is no command {name!r}."
-            f"{nearest(name, COMMANDS)}\n\n{grouped()}",
-            file=sys.stderr,
-        )
+        _run_of_another_package(name, arguments)
         return EXIT_USAGE
     return 0
+
+
+def _run_of_another_package(name: str, arguments: list[str]) -> None:
+    """Runs the command of an engine of another package; returns only if there is none."""
+    # Imported late, since most commands need neither.
+    from launch.engines import engine
+    from launch.flags import command_line
+
+    if name in (others := engine.of_other_packages()):
+        sys.argv[:] = [f"{CONSOLE} {name}", *arguments]
+        _find_modules_here()
+        command_line.run(lambda argv: engine.command_of(name)(argv), sys.argv[0])
+    print(
+        f"{CONSOLE}: error: there is no command {name!r}."
+        f"{nearest(name, [*COMMANDS, *others])}\n\n{grouped()}",
+        file=sys.stderr,
+    )
 
 
 def _find_modules_here() -> None:

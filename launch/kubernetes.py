@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
     kubernetes_flags.check(values)
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     counts = engine_flags.counts(values, kind, _MOST_TASKS)
     planner = engine_flags.planner(values, program, kind, first_port=PORT)
     has_policy = values.pod_failure_policy

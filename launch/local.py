@@ -87,7 +87,7 @@ def job_of(
     cluster_flags.check(values, workers_may_leave=True)
     paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
     paths.check_output(values.timeline, "timeline")
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     counts = cluster_flags.counts(values, kind)
     cluster = make_cluster(
         counts["ps"],

@@ -17,7 +17,7 @@ from dataclasses import replace
 from absl import flags
 
 from launch.engines import ray as engine
-from launch.engines import ray_handle, ray_places, ray_request, record
+from launch.engines import ray_launcher_process, ray_places, ray_request, record
 from launch.engines.engine import tell
 from launch.engines.layout import Surroundings
 from launch.engines.ray import RayJob
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     check_platform()
     _check(values)
     name = record.name_of(values.name, program.script)
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     if values.work_dir is None:
         program = ray_request.as_shipped(program)
     job = _job(values, name, program, kind)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if values.work_dir is None:
         command_line.check_script(program)
-    ray_handle.check_installed()
+    ray_launcher_process.check_installed()
     kept = Record(
         name=name,
         engine="ray",

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
     _check(values)
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     counts = engine_flags.counts(values, kind, _MOST_TASKS)
     if os.environ.get(JOB_ID) and not values.dry_run:
         return _run_here(values, program, kind, counts)

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     _check(values)
     name = record.name_of(values.name, program.script)
     hosts = _hosts(values)
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, values.num_ps)
     planner = engine_flags.planner(values, program, kind, first_port=values.first_port)
 
     def without(lost: Collection[str]) -> Job:

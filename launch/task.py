@@ -88,7 +88,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
     is_given = _is_given(values)
     config = _from_engine(values) if is_given else _from_flags(values)
     cluster, task = config.cluster, config.task
-    kind = kind_of_script(program, values.program)
+    kind = kind_of_script(program, values.program, len(cluster.ps))
     plans = without_proxy(plan(cluster, program, kind), os.environ)
     task_plan = next(each for each in plans if each.task == task)
     if values.gpus is not None:

@@ -21,10 +21,10 @@ launcher's pod, `launch/kubernetes` runs again -> the supervisor, as above ->
 there) -> `launch/remote/listener` (in that pod, runs the agent).
 
 A job on Ray, from python -m launch.ray to the same agents: `launch/ray` -> `ray_request`
-(what to ask for and what to ship, pure) -> `ray` -> `ray_handle`, which starts the job's
-one Ray program, `ray_driver` -> `ray_reservation` (placement groups, all or none, and those
-that may come later) and an actor per task, `ray_shell`. Back here, `ray_places` makes hosts
-of the places -> `layout`, as above. A connection is `ray_bridge`, a process that hands its
-files to the driver, where `ray_line` passes them on to the actor. `ray_executor` uses the
-same reservation, with actors of `ray_rank`.
+(what to ask for and what to ship, pure) -> `ray` -> `ray_launcher_process`, which starts the
+job's one Ray program, `ray_driver_process` -> `ray_reservation` (placement groups, all or
+none, and those that may come later) and an actor per task, `ray_actor_process`. Back here,
+`ray_places` makes hosts of the places -> `layout`, as above. A connection is
+`ray_bridge_process`, which hands its files to the driver, where `ray_driver_line` passes them
+on to the actor. `ray_executor` uses the same reservation, with actors of `ray_rank_process`.
 """

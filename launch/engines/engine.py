@@ -2,17 +2,27 @@
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from launch.engines.record import Record
 from tf_config.commands import as_typed
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Planned = TypeVar("Planned", contravariant=True)
 
 ENGINES = ("ssh", "slurm", "kubernetes", "ray")
 """The modules of this package that are an `Engine`."""
+
+GROUP = "tfdist.engines"
+"""The group of the entry points of engines in other packages.
+
+Each has the engine's name, and a module that is an `Engine`. Its `main` is the command that
+`tfdist NAME` runs, as that of `launch.ssh` is.
+"""
 
 STARTING, RUNNING, ENDED = "starting", "running", "ended"
 
@@ -86,12 +96,33 @@ class Engine(Protocol[Planned]):
 
 
 def load(name: str) -> Engine[Any]:
-    """Returns an engine."""
-    if name not in ENGINES:
+    """Returns an engine, of this package or of another."""
+    if name in ENGINES:
+        return cast(Engine[Any], importlib.import_module(f"launch.engines.{name}"))
+    others = of_other_packages()
+    if name not in others:
+        known = ", ".join([*ENGINES, *others])
+        raise EngineError(f"there is no engine {name!r}; choose one of {known}")
+    try:
+        return cast(Engine[Any], others[name].load())
+    except ImportError as error:
         raise EngineError(
-            f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}"
-        )
-    return cast(Engine[Any], importlib.import_module(f"launch.engines.{name}"))
+            f"engine {name!r} must be a module; {others[name].value} cannot be imported "
+            f"({error}): install the package again"
+        ) from error
+
+
+def command_of(name: str) -> Callable[[Sequence[str]], int]:
+    """Returns the command of an engine of another package."""
+    return cast(Callable[[Sequence[str]], int], vars(load(name))["main"])
+
+
+def of_other_packages() -> "dict[str, EntryPoint]":
+    """Returns the engines that other packages have, by name."""
+    # Imported late: it imports much.
+    from importlib.metadata import entry_points
+
+    return {each.name: each for each in entry_points(group=GROUP)}
 
 
 def tell(command: str, text: str) -> None:

@@ -2,7 +2,7 @@
 
 The supervisor of `launch.supervise` runs here, as for ssh. Each of its processes is a
 bridge to an actor, which runs the agent of `launch.remote` on its node. One more process,
-`launch.engines.ray_driver`, is the job for Ray.
+`launch.engines.ray_driver_process`, is the job for Ray.
 """
 
 import json
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from launch.engines import here, ray_handle
+from launch.engines import here, ray_launcher_process
 from launch.engines.engine import STARTING, EngineError, Status, tell
 from launch.engines.here import RunEnd, cancel, follow, logs
 from launch.engines.layout import record_of
-from launch.engines.ray_handle import DriverHandle
+from launch.engines.ray_launcher_process import DriverHandle
 from launch.engines.ray_places import Places
 from launch.engines.ray_request import RayRequest, describe
 from launch.engines.record import Record
@@ -106,7 +106,7 @@ def _run_once(
     lock: int,
     started: Callable[[], None],
 ) -> RunEnd:
-    log = ray_handle.log_path(record.log_dir)
+    log = ray_launcher_process.log_path(record.log_dir)
     with closing(DriverHandle(job.request, log, [lock])) as driver:
         planned = replace(job.plan(driver.places()), log_dir=log_dir)
         found = record_of(planned, record.name, record.engine)

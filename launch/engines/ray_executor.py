@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from launch.engines import ray_handle, ray_rank, ray_request
+from launch.engines import ray_launcher_process, ray_rank_process, ray_request
 from launch.engines.engine import EngineError
 from launch.engines.ray_reservation import Reservation
 from launch.network import ports
@@ -132,7 +132,7 @@ class Executor:
         """
         if self._ranks:
             raise RuntimeError("the workers are running: call shutdown() first")
-        ray_handle.check_installed()
+        ray_launcher_process.check_installed()
         try:
             self._start()
             if self._secure == mode.OFF:
@@ -196,7 +196,7 @@ class Executor:
     def _start(self) -> None:
         import ray
 
-        ray.cloudpickle.register_pickle_by_value(ray_rank)
+        ray.cloudpickle.register_pickle_by_value(ray_rank_process)
         options: dict[str, Any] = {}
         if not ray.is_initialized():
             ray.init(self._address, runtime_env=self._runtime_env)
@@ -204,7 +204,7 @@ class Executor:
         elif self._runtime_env:
             options["runtime_env"] = self._runtime_env
         self._reservation = Reservation(self._groups, self._timeout, source="timeout")
-        actor = ray.remote(ray_rank.Rank)
+        actor = ray.remote(ray_rank_process.Rank)
         self._ranks = [
             actor.options(
                 scheduling_strategy=self._reservation.scheduling(task),

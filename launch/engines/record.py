@@ -39,7 +39,7 @@ class Record:
 
     Attributes:
         name: Its name.
-        engine: One of `launch.engines.engine.ENGINES`.
+        engine: The name of an engine, as `launch.engines.engine.load` takes it.
         machine: The name of the machine that started it.
         pid: The process that started it, or keeps it if that one has gone.
         pid_since: The start of that process, in seconds since the epoch.

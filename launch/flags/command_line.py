@@ -153,7 +153,8 @@ def _typed(program: str, values: flags.FlagValues) -> str:
     """Returns how the command was typed, without the flags that describe the cluster."""
     # "tfdist ssh", or the path of launch/ssh.py.
     name = Path(program).stem.split()[-1]
-    words = [CONSOLE, name if name in COMMANDS else "local"]
+    is_known = name in COMMANDS or program == f"{CONSOLE} {name}"
+    words = [CONSOLE, name if is_known else "local"]
     for flag in {values[each].name: values[each] for each in values}.values():
         if flag.present and flag.name not in _OF_CLUSTER:
             words += flag.serialize().split("\n")

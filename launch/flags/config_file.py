@@ -9,7 +9,8 @@ from typing import Any
 
 from absl import flags
 
-from tf_config.commands import COMMANDS, nearest
+from launch.engines.engine import of_other_packages
+from tf_config.commands import COMMANDS, CONSOLE, nearest
 from tf_config.whole_file import write_whole
 
 if sys.version_info >= (3, 11):
@@ -82,7 +83,7 @@ def configured(values: flags.FlagValues, rest: list[str], usage: str) -> list[st
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not in UTF-8"
         raise ConfigError(f"--config={values.config} cannot be read: {why}") from None
-    command = re.search(r"launch\.(\w+)", usage)
+    command = re.search(rf"(?:launch\.|{CONSOLE} )(\w+)", usage)
     found = settings_in(text, values.config, command[1] if command else "", values)
     script = [found.pop(SCRIPT)] if SCRIPT in found else []
     script += found.pop(ARGUMENTS, [])
@@ -129,8 +130,8 @@ def settings_in(
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     tables = {key: value for key, value in found.items() if isinstance(value, dict)}
     for name in tables:
-        if name not in COMMANDS:
-            near = nearest(name, COMMANDS)
+        if name not in (known := {**COMMANDS, **of_other_packages()}):
+            near = nearest(name, known)
             raise ConfigError(f"{path}: [{name}] is not the name of a command.{near}")
     top = {key: value for key, value in found.items() if key not in tables}
     for key, value in (*top.items(), *tables.get(command, {}).items()):

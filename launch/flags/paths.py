@@ -28,8 +28,8 @@ def check_checkpoint_dir(directory: str | None, makes: bool) -> None:
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             raise UsageError(
-                f"--checkpoint_dir={directory} must be a directory for files; received "
-                f"{error.strerror}: choose another"
+                f"--checkpoint_dir={directory} cannot be made: {error.strerror}; choose "
+                "another"
             ) from None
 
 

@@ -80,7 +80,9 @@ def _has_operations(name: str) -> bool:
     return any(_OF_TENSORFLOW in path.read_bytes() for path in objects)
 
 
-def kind_of_script(program: Program, asked: str = AUTO) -> str:
+def kind_of_script(
+    program: Program, asked: str = AUTO, num_ps: int | None = None
+) -> str:
     """Returns the kind that was asked for, or else the kind that the script shows, or `auto`.
 
     Every task runs an Estimator program, even with parameter servers. It is recognized
@@ -89,16 +91,24 @@ def kind_of_script(program: Program, asked: str = AUTO) -> str:
     `PipelineStrategy` of tfdist and no other strategy. The script is parsed, not run.
     With `auto`, the cluster decides.
 
+    Args:
+        program: The program.
+        asked: The kind that was asked for.
+        num_ps: The number of ps; None if it is unknown.
+
     Raises:
         PlanError: If a coordinator was asked for, and every task has to run the script.
     """
     if asked == COORDINATOR:
         named = strategies_of(program)
-        if named and named <= STRATEGIES_OF_WORKERS:
+        # Without ps, it makes a strategy of workers.
+        of_workers = {STRATEGY_OF_CLUSTER} if num_ps == 0 else set()
+        if named and named <= STRATEGIES_OF_WORKERS | of_workers:
+            words = " and ".join(f"tfdist.{name}" for name in sorted(named))
             # Its workers would wait for servers, which never take part.
             raise PlanError(
-                f"--program must be {EVERY_TASK} for {' and '.join(sorted(named))} of "
-                f"{program.script}; received {COORDINATOR}: omit it"
+                f"--program must be {EVERY_TASK} for {words} of {program.script} "
+                f"without ps; received {COORDINATOR}: omit it"
             )
     if asked != AUTO:
         return asked

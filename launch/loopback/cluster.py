@@ -130,7 +130,7 @@ def make_job(
     if gpus_per_worker is not None:
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
     kind = resolve_kind(cluster, kind)
-    told = _told(kind, checkpoint_dir, timeline, limits)
+    told = _told(checkpoint_dir, timeline, limits)
     plans = tuple(_telling(each, told) for each in plans)
     return Job(
         kind=kind,
@@ -142,7 +142,6 @@ def make_job(
 
 
 def _told(
-    kind: str,
     checkpoint_dir: str | None,
     timeline: str | None,
     limits: Mapping[str, Any],
@@ -155,8 +154,7 @@ def _told(
         told[contract.TIMELINE] = os.path.abspath(timeline)
     if "stall_timeout" in limits:
         told[contract.STALL_TIMEOUT] = f"{limits['stall_timeout']:g}"
-    # Elsewhere, a script begins with all its workers.
-    if limits.get("min_workers") is not None and kind == COORDINATOR:
+    if limits.get("min_workers") is not None:
         told[contract.MIN_WORKERS] = str(limits["min_workers"])
     return told
 

@@ -1,5 +1,8 @@
 """What a strategy gets from `DefaultDriver`, and what it hears of its mistakes."""
 
+import contextlib
+import functools
+import signal
 import sys
 import traceback
 import warnings
@@ -9,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.utils.python_utils import pythonify_logs
 
 import tfdist
 from tfdist._support.endings import ending_in_the_program
@@ -249,6 +253,15 @@ def test_a_traceback_lacks_the_frames_of_tfdist_and_has_all_of_the_program():
     assert calls_of(caught.value).count("tfdist") > 2
 
 
+def test_an_error_of_tfdist_is_short_without_a_strategy_too():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    lost = tfdist.errors.LostVariablesError("lost")
+    with pytest.raises(tfdist.errors.LostVariablesError) as caught:
+        model.fit(X, Y, verbose=0, callbacks=[Raises(lost)])
+    assert calls_of(caught.value)[1:] == ["tfdist", "on_train_batch_end", "deeper"]
+
+
 def test_an_error_keeps_its_cause():
     def method(self):
         raise OSError("mine") from KeyError("the cause")
@@ -257,6 +270,36 @@ def test_an_error_keeps_its_cause():
     with pytest.raises(OSError, match="mine") as caught:
         shortened(None)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Interrupts:
+    """A number that Keras cannot convert before an interrupt comes."""
+
+    __float__ = functools.partial(signal.raise_signal, signal.SIGINT)
+
+
+def test_an_interrupt_that_keras_catches_ends_fit_after_the_step():
+    model = model_of(Local)
+    fit = functools.partial(model.fit, X, Y, batch_size=20, verbose=0)
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: pythonify_logs({"a": Interrupts()})
+    )
+    with pytest.raises(KeyboardInterrupt):
+        fit(callbacks=[callback])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert int(model.optimizer.iterations) == 1
+    fit()  # It does not come again.
+
+
+def test_an_interrupt_that_a_callback_catches_is_its_own():
+    def catch(batch, logs):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    model = model_of(Local)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=catch)
+    model.fit(X, Y, batch_size=4, verbose=0, callbacks=[callback])
+    assert int(model.optimizer.iterations) == 10
 
 
 def test_an_interrupt_that_nobody_catches_is_one_line(monkeypatch, capsys):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from launch.engines import engine
 from launch.flags import command_line
 from tf_config import flag_help
 from tf_config.commands import COMMANDS, GROUPS, as_typed
@@ -48,7 +49,11 @@ def run(console, tmp_path):
         return subprocess.run(
             [*python, *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": ROOT},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}:{tmp_path}",
+                "XDG_STATE_HOME": str(tmp_path / "state"),
+            },
             capture_output=True,
             text=True,
             timeout=PROGRAM_DEADLINE,
@@ -221,3 +226,65 @@ def test_a_job_runs_and_has_its_exit_status(launcher, console):
     code, output, _ = launcher.run("--num_ps=1", "--num_workers=1", script)
     assert code == 3
     assert re.search(r"^\[chief\] +trained$", output, re.M)
+
+
+FIFTH = '''
+"""Runs a job nowhere.
+
+    tfdist fifth --num_ps=1 train.py
+"""
+import sys
+from absl import flags
+from launch.engines import record as records
+from launch.engines.engine import ENDED, Status
+from launch.engines.record import Record
+from launch.flags import command_line, engine_flags
+
+def main(argv):
+    values = flags.FlagValues()
+    engine_flags.define(values, 20.0, "nobody has to answer")
+    values, program = command_line.parse(argv, values, __doc__)
+    engine_flags.check(values, [])
+    name = records.name_of(values.name, program.script)
+    job = Record(name, "fifth", ".", "{}", {"chief": ("h", "h:1", "log")}, 1.0)
+    return engine_flags.start(values, sys.modules[__name__], program, job)
+
+def run(job, record):
+    with record.held():
+        record.write_end(job.flags.count("--fails"))
+    return record.end["code"]
+
+def status(record):
+    return Status(ENDED, record.end["code"], "it ran nowhere")
+
+def logs(record, task):
+    yield f"{task} was here"
+'''
+
+
+def test_an_engine_of_another_package_is_one_of_ours(run, tmp_path):
+    (tmp_path / "fifth.py").write_text(FIFTH)
+    info = tmp_path / "fifth-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fifth\nVersion: 1.0\n")
+    points = f"[{engine.GROUP}]\nfifth = fifth\nbroken = no_such_module\n"
+    (info / "entry_points.txt").write_text(points)
+    (tmp_path / "train.py").write_text("import tfdist\ntfdist.RingStrategy()\n")
+    (tmp_path / "c.toml").write_text("num_workers = 2\n[fifth]\nname = 'mine'\n")
+
+    def said(*words, status=0):
+        done = run(*words)
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    told = said("fifth", "--config=c.toml", "train.py", "--fails", status=1)
+    assert "train.py uses RingStrategy: --num_ps=0" in told
+    told = said("jobs", "status", "mine")
+    assert re.match(r"mine on fifth since \S+: ended with 1: it ran nowhere\n", told)
+    assert said("jobs", "logs", "mine", "chief") == "chief was here\n"
+    told = said("fifth", "--num_worker=1", "train.py", status=2)
+    assert told.startswith("tfdist fifth: error: there is no flag --num_worker.")
+    assert "tfdist fifth --num_ps=1 train.py" in said("fifth", "--help")
+    assert "Did you mean 'fifth'?" in said("fift", status=2)
+    told = said("broken", "train.py", status=2)
+    assert "no_such_module cannot be imported (No module named" in told

@@ -10,6 +10,7 @@ from launch.job.job import Job
 from launch.job.plan import PlanError, Program
 from launch.loopback.cluster import make_job
 from tf_config import Cluster, contract
+from tfdist.cluster.settings import job_settings
 
 from ..launch_programs.launcher import SLEEP, wait_for
 from ..recovery.test_recovery_launch import finish, pids
@@ -46,12 +47,16 @@ def test_programs_that_need_all_their_workers(cluster, kind):
         make_job(cluster, Program("train.py"), kind, min_workers=1)
 
 
-def test_scripts_that_begin_together_are_told_nothing():
+def test_each_worker_is_told_so_that_a_strategy_can_refuse_it(monkeypatch):
     job = make_job(
         Cluster.from_hosts(worker="a:1,a:2"), Program("train.py"), min_workers=1
     )
     assert job.needed_workers == 1
-    assert all(contract.MIN_WORKERS not in plan.env for plan in job.plans)
+    for plan in job.plans:
+        monkeypatch.setenv(contract.MIN_WORKERS, plan.env[contract.MIN_WORKERS])
+        settings = job_settings("MultiWorkerMirroredStrategy", {})
+        with pytest.raises(ValueError, match="MirroredStrategy needs all of its 2"):
+            settings.need_all_workers(2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch import kubernetes, ray, slurm, ssh
-from launch.engines import kubernetes_pods, preflight, ray_handle, slurm_client
+from launch.engines import (
+    kubernetes_pods,
+    preflight,
+    ray_launcher_process,
+    slurm_client,
+)
 from launch.engines import ray as ray_engine
 from launch.engines import ssh as ssh_engine
 from launch.engines.engine import EngineError
@@ -207,7 +212,7 @@ def test_whatever_the_flags_say(name, data, tmp_path_factory):
         mock.patch.object(ray_engine, "detach", side_effect=no),
         mock.patch.object(foreground, "run") as run,
         mock.patch.object(slurm_client, "submit") as submit,
-        mock.patch.object(ray_handle, "DriverHandle") as driver,
+        mock.patch.object(ray_launcher_process, "DriverHandle") as driver,
     ):
         status, output = check(COMMANDS[name].main, ["--dry_run", *needed, *args])
     assert [each.called for each in (run, submit, driver)] == [False] * 3

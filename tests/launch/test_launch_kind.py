@@ -237,14 +237,22 @@ def test_a_library_of_operations_is_known_by_what_it_is_linked_with(
     assert op_libraries(Program(str(script))) == expected
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES_OF_WORKERS))
+@pytest.mark.parametrize("name", sorted({*STRATEGIES_OF_WORKERS, STRATEGY_OF_CLUSTER}))
 def test_a_chief_does_not_wait_for_servers_that_never_take_part(name, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(f"import tfdist\ntfdist.{name}()\n")
-    with pytest.raises(PlanError, match=f"every_task for {name} of .*: omit it"):
-        kind_of_script(Program(str(script)), "coordinator")
+    with pytest.raises(PlanError, match=f"every_task for tfdist.{name} of .*: omit it"):
+        kind_of_script(Program(str(script)), "coordinator", 0)
     script.write_text(f"import tfdist\ntfdist.{name}, tfdist.RingStrategy\n")
-    assert kind_of_script(Program(str(script)), "coordinator") == "coordinator"
+    assert kind_of_script(Program(str(script)), "coordinator", 0) == "coordinator"
+
+
+def test_a_strategy_of_any_cluster_runs_on_the_chief_with_ps(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import tfdist\ntfdist.strategy()\n")
+    for num_ps in (1, None):
+        kind = kind_of_script(Program(str(script)), "coordinator", num_ps)
+        assert kind == "coordinator"
 
 
 PS = ("chief", "ps", "worker")

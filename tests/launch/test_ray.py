@@ -20,17 +20,17 @@ import launch.ray
 from launch import ray
 from launch.engines import ray as engine
 from launch.engines import (
-    ray_bridge,
-    ray_handle,
+    ray_bridge_process,
+    ray_launcher_process,
     ray_places,
     ray_request,
     ray_reservation,
 )
 from launch.engines.engine import STARTING, EngineError
+from launch.engines.ray_actor_process import Shell
 from launch.engines.ray_places import Place
 from launch.engines.ray_request import PACK, SPREAD, STRICT_SPREAD, RayRequest
 from launch.engines.ray_reservation import Reservation
-from launch.engines.ray_shell import Shell
 from launch.engines.record import Record
 from launch.job.job import Job
 from launch.job.plan import task_name
@@ -256,7 +256,15 @@ def test_a_line_outlives_a_kill_of_the_actors_children_but_not_its_input(tmp_pat
 
 
 def bridge(name, **options):
-    command = [sys.executable, "-I", "-S", ray_bridge.__file__, name, "ps:0", "a line"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        ray_bridge_process.__file__,
+        name,
+        "ps:0",
+        "a line",
+    ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -268,7 +276,7 @@ def test_a_bridge_hands_over_its_files_and_ends_with_the_status():
         process = bridge(name, stdout=subprocess.PIPE)
         link, _ = listener.accept()
         with link:
-            message, fds, _, _ = socket.recv_fds(link, ray_bridge.MOST, 3)
+            message, fds, _, _ = socket.recv_fds(link, ray_bridge_process.MOST, 3)
             assert json.loads(message) == {"task": "ps:0", "line": "a line"}
             os.write(fds[1], b"output")
             os.write(fds[2], b"errors")
@@ -280,19 +288,19 @@ def test_a_bridge_hands_over_its_files_and_ends_with_the_status():
         # A driver that dies has said nothing.
         process = bridge(name)
         listener.accept()[0].close()
-        assert process.wait(DEADLINE) == ray_bridge.LOST
+        assert process.wait(DEADLINE) == ray_bridge_process.LOST
         process.stderr.close()
     _, errors = (process := bridge(name)).communicate(timeout=DEADLINE)
-    assert process.returncode == ray_bridge.LOST
+    assert process.returncode == ray_bridge_process.LOST
     assert "the job's connection to Ray has gone" in errors
 
 
 def test_both_ends_serve_their_own_user_alone(monkeypatch):
     one, other = socket.socketpair()
     with one, other:
-        assert ray_bridge.peer_is_same_user(one)
+        assert ray_bridge_process.peer_is_same_user(one)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        assert not ray_bridge.peer_is_same_user(one)
+        assert not ray_bridge_process.peer_is_same_user(one)
 
 
 # The command.
@@ -301,7 +309,7 @@ def test_both_ends_serve_their_own_user_alone(monkeypatch):
 def test_a_dry_run_asks_nobody(capsys):
     command = ["launch.ray", "--dry_run", "--num_ps=2", "--num_workers=4"]
     flags = ["--gpus_per_worker=1", "--memory=4G", "--address=h:1", "--timeout=7"]
-    with mock.patch.object(ray_handle, "DriverHandle") as started:
+    with mock.patch.object(ray_launcher_process, "DriverHandle") as started:
         assert ray.main([*command, *flags, "train.py", "a b", "--dry_run"]) == 0
     assert not started.called
     head, env, *rest = capsys.readouterr().out.splitlines()

@@ -99,7 +99,7 @@ def test_an_error_has_the_stack_of_the_user(executor):
     text = str(raised.value)
     assert "worker 1 on 127.0.0." in text
     assert "in divide\n    return 1 / by" in text
-    assert "ray_rank.py" not in text
+    assert "ray_rank_process.py" not in text
     # All workers have answered, so they can go on.
     assert executor.run(divide, [2]) == [0, 0.5]
     with pytest.raises(WorkerError, match="SystemExit: 3"):

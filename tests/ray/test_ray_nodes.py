@@ -202,7 +202,7 @@ def test_nothing_is_left(launcher, nodes, how):
     children = psutil.Process(process.pid).children()
     supervisor, driver = (
         next(each for each in children if name in str(each.cmdline()))
-        for name in ("supervisor", "ray_driver")
+        for name in ("supervisor", "ray_driver_process")
     )
     if how == "cancel":
         assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"

@@ -24,6 +24,7 @@ from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
     building,
     distributed_data,
+    interrupts,
     own_traces,
     progress,
     saving,
@@ -98,7 +99,9 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
 def _is_explained(model: Any, error: BaseException) -> bool:
     """Returns True if an error's message suffices, so its traceback may be short."""
     is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return _is_folded(model) and (is_ours or isinstance(error, tf.errors.OpError))
+    if is_ours:  # Also of a model that was built before any strategy.
+        return keras.config.is_traceback_filtering_enabled()
+    return _is_folded(model) and isinstance(error, tf.errors.OpError)
 
 
 def _is_folded(model: Any) -> bool:
@@ -204,7 +207,7 @@ def _enumerate_steps(
     driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
-    return progress.counted(progress.reported(strides, driver))
+    return interrupts.steps(progress.counted(progress.reported(strides, driver)))
 
 
 def _surround_by_driver(owner: type, name: str) -> None:
@@ -225,6 +228,7 @@ def _surround_by_driver(owner: type, name: str) -> None:
         with (
             driver.running(self, name, arguments),
             progress.recording(_strategy_of(self), name, arguments),
+            interrupts.noted(),
         ):
             return keras_method(self, **arguments)
 

@@ -1,9 +1,9 @@
 """The process that a job on Ray is for Ray: it holds the places of the tasks.
 
-`launch.engines.ray_handle` starts it and sends it the request over a socket. It reserves
-what the job needs, starts an actor per task, and serves the bridges of the supervisor
-(`launch.engines.ray_bridge`). When the socket closes, or this process dies, Ray ends the
-actors, gives back what was reserved, and each task ends with its actor.
+`launch.engines.ray_launcher_process` starts it and sends it the request over a socket. It
+reserves what the job needs, starts an actor per task, and serves the bridges of the
+supervisor (`launch.engines.ray_bridge_process`). When the socket closes, or this process
+dies, Ray ends the actors, gives back what was reserved, and each task ends with its actor.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ import time
 import uuid
 from typing import Any
 
-from launch.engines import ray_bridge, ray_shell
+from launch.engines import ray_actor_process, ray_bridge_process
 from launch.engines.engine import EngineError
-from launch.engines.ray_line import Line, is_closed
+from launch.engines.ray_driver_line import Line, is_closed
 from launch.engines.ray_request import RayRequest
 from launch.engines.ray_reservation import Reservation
 
@@ -102,7 +102,7 @@ class Driver:
         _check_reachable(self._request.address)
         try:
             # The nodes need not have this package.
-            ray.cloudpickle.register_pickle_by_value(ray_shell)
+            ray.cloudpickle.register_pickle_by_value(ray_actor_process)
             ray.init(
                 self._request.address,
                 runtime_env=dict(self._request.runtime_env),
@@ -167,7 +167,7 @@ class Driver:
             if task not in self._actors:
                 assert self._reservation
                 self._actors[task] = (
-                    ray.remote(ray_shell.Shell)
+                    ray.remote(ray_actor_process.Shell)
                     .options(
                         # A `read` waits in the actor for output, and must not keep
                         # other calls waiting.
@@ -185,15 +185,15 @@ class Driver:
         """Runs a line for a bridge, to its end or that of the bridge."""
         with link, contextlib.ExitStack() as files:
             # An abstract socket has no permissions: anyone on this machine can connect.
-            if not ray_bridge.peer_is_same_user(link):
+            if not ray_bridge_process.peer_is_same_user(link):
                 return
-            message, fds, _, _ = socket.recv_fds(link, ray_bridge.MOST, 3)
+            message, fds, _, _ = socket.recv_fds(link, ray_bridge_process.MOST, 3)
             for each in fds:
                 files.callback(os.close, each)
             if not message or len(fds) != 3:
                 return
             request = json.loads(message)
-            status = ray_bridge.LOST
+            status = ray_bridge_process.LOST
             try:
                 if actor := self._actor_at_its_place(request["task"], link):
                     status = Line(actor, request["line"], link, fds).run()

@@ -1,8 +1,8 @@
 """Runs a line of shell next to a task on Ray, as ssh would on a host.
 
-    python ray_bridge.py NAME TASK LINE
+    python ray_bridge_process.py NAME TASK LINE
 
-The driver of the job (`launch.engines.ray_driver`) listens under the name. It gets the
+The driver of the job (`launch.engines.ray_driver_process`) listens under the name. It gets the
 standard files of this process and serves them from the other end. When this process
 ends, so does the line. It imports the standard library alone, and takes little memory:
 there is one per task.

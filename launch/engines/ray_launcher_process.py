@@ -1,4 +1,4 @@
-"""The side of a job's Ray driver in the process that started it."""
+"""The end of a job's Ray driver in the launcher, which has started the driver."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.engines import ray_bridge
+from launch.engines import ray_bridge_process
 from launch.engines.engine import EngineError
 from launch.engines.ray_places import Place
 from launch.engines.ray_request import RayRequest
@@ -32,7 +32,7 @@ class DriverHandle:
         self._control, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                handle.command("launch.engines.ray_driver", theirs),
+                handle.command("launch.engines.ray_driver_process", theirs),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -71,7 +71,13 @@ class DriverHandle:
         answer: dict[str, Any] = json.loads(line) if line else {}
         if "places" not in answer:
             raise EngineError(answer.get("error") or self._last_words())
-        bridge = (sys.executable, "-I", "-S", ray_bridge.__file__, answer["socket"])
+        bridge = (
+            sys.executable,
+            "-I",
+            "-S",
+            ray_bridge_process.__file__,
+            answer["socket"],
+        )
         return {
             task: Place(**place, connect=(*bridge, task))
             for task, place in answer["places"].items()
