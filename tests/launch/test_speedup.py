@@ -87,23 +87,6 @@ def script(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--num_workers=2", "give all of them, as in --workers=1,2,4"),
-        ("--workers=1,x", "received 'x'"),
-        ("--consistency=ssp", "received 'ssp'"),
-        ("--rate=fast", "--rate: a rate is .* such as 200mbit; received 'fast'"),
-        ("--output=.", "cannot write .: choose another"),
-        ("--checkpoint_dir=there", "where the one before ended"),
-        ("--num_ps=2 --nochief", "needs a chief"),
-    ],
-)
-def test_wrong_flags_are_told_before_anything_runs(flag, message, script):
-    with pytest.raises(UsageError, match=message):
-        launch.speedup.main(["launch.speedup", *flag.split(), script])
-
-
 def test_a_dry_run_shows_the_runs_and_the_largest_job(script, capsys):
     flags = ["--dry_run", "--workers=1,3", "--repeats=1", "--consistency=bounded:4"]
     assert launch.speedup.main(["launch.speedup", *flags, script]) == 0
