@@ -10,7 +10,11 @@ _repr = reprlib.Repr()
 _repr.maxstring = 100
 
 
-class ClusterError(ValueError):
+class Mistake(ValueError):
+    """A mistake of the user, which a command shows as one message, with status 2."""
+
+
+class ClusterError(Mistake):
     """A cluster, a task or a TF_CONFIG is invalid; the message says how to correct it."""
 
 

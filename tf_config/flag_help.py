@@ -6,9 +6,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_config.cluster import JOBS
+
 _WIDTH = 80
 _DEEP = " " * 6
-_NOUN = re.compile(r"(?:The )?(file|dir|seconds)", re.IGNORECASE)
+_NOUN = re.compile(r"(?:The |TOML |YAML )?(file|dir|seconds|label=value)", re.I)
+_VALUES = {"env": "NAME=VALUE", **{f"{job}_hosts": "HOST:PORT,..." for job in JOBS}}
 
 
 def describe(flags: Any, groups: Mapping[str, str] | None = None) -> str:
@@ -116,12 +119,14 @@ def _lines(flag: Any) -> str:
 
 
 def _with_placeholder(flag: Any) -> str:
-    """Returns a flag as it is typed: `num_ps=N`, `[no]chief`, `log_dir=DIR`."""
+    """Returns a flag as it is typed: `num_ps=N`, `[no]chief`, `cpus_per_ps=CPUS`."""
     if flag.boolean:
         return flag.name if flag.name == "help" else f"[no]{flag.name}"
     allowed = flag.parser.syntactic_help
     noun = _NOUN.match(flag.help)
-    value = (noun[1] if noun else flag.name.rpartition("_")[2]).upper()
+    of_each = flag.name.partition("_per_")[0]
+    value = (noun[1] if noun else of_each.rpartition("_")[2]).upper()
+    value = _VALUES.get(flag.name, value)
     if "integer" in allowed:
         value = "N"
     elif "list" in allowed:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from launch.engines.record import Record
 from tf_config.commands import as_typed
+from tf_config.errors import Mistake
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -27,7 +28,7 @@ Each has the engine's name, and a module that is an `Engine`. Its `main` is the 
 STARTING, RUNNING, ENDED = "starting", "running", "ended"
 
 
-class EngineError(ValueError):
+class EngineError(Mistake):
     """An engine cannot do what was asked; the message says what is missing."""
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from tf_config.errors import Mistake
+
 _NAME = r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%\[\]-]*"
 _SETTINGS = ("address", "link")
 
 
-class HostError(ValueError):
+class HostError(Mistake):
     """A list of hosts that cannot be read."""
 
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import psutil
 
+from tf_config.errors import Mistake
 from tf_config.whole_file import write_whole
 
 _NAME = r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?"
@@ -29,7 +30,7 @@ _PLACE = "place.json"
 _TRIES, _MOMENT = 5, 0.05  # seconds
 
 
-class RecordError(ValueError):
+class RecordError(Mistake):
     """A name that no job has, or that a new job cannot have."""
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from tf_config.errors import Mistake
+
 KILL, STOP, PARTITION, DELAY, SLOW, CORRUPT, FULL_DISK = FAULT_KINDS = (
     "kill",
     "stop",
@@ -35,7 +37,7 @@ _SCHEDULE = (
 _AMOUNTS = {DELAY: (0.02, 0.2), SLOW: (2e5, 2e6)}
 
 
-class FaultError(ValueError):
+class FaultError(Mistake):
     """A fault is unknown, or impossible in this job or on this machine."""
 
 

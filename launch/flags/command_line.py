@@ -15,23 +15,17 @@ from typing import NoReturn
 
 from absl import flags
 
-from launch.engines.engine import EngineError
-from launch.engines.hosts import HostError
-from launch.engines.record import RecordError
-from launch.fault.faults import FaultError
 from launch.flags import config_file
-from launch.flags.config_file import ConfigError
 from launch.flags.errors import ScriptError, UsageError
 from launch.flags.paths import check_output
-from launch.job.plan import AUTO, PROGRAM_KINDS, PlanError, Program
+from launch.job.plan import AUTO, PROGRAM_KINDS, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
-from launch.loopback.cluster import LogDirError
-from launch.network.ports import PortError
 from launch.remote import keras_backend
 from launch.supervise.processes import PlatformError
-from tf_config import JOBS, ClusterError, flag_help
+from tf_config import JOBS, flag_help
 from tf_config.commands import COMMANDS, CONSOLE, as_typed, nearest
 from tf_config.contract import EXIT_USAGE
+from tf_config.errors import Mistake
 
 _GROUPS = {
     "common": "hosts hostfile address image namespace partition time nodes num_ps num_workers "
@@ -257,19 +251,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         status = main(sys.argv)
         sys.stdout.flush()
         sys.exit(status)
-    except (
-        UsageError,
-        ConfigError,
-        PlanError,
-        PortError,
-        LogDirError,
-        ClusterError,
-        FaultError,
-        PlatformError,
-        HostError,
-        EngineError,
-        RecordError,
-    ) as error:
+    except (Mistake, PlatformError) as error:
         about_flags = isinstance(error, UsageError) and not isinstance(
             error, ScriptError
         )

@@ -11,6 +11,7 @@ from absl import flags
 
 from launch.engines.engine import of_other_packages
 from tf_config.commands import COMMANDS, CONSOLE, nearest
+from tf_config.errors import Mistake
 from tf_config.whole_file import write_whole
 
 if sys.version_info >= (3, 11):
@@ -42,7 +43,7 @@ _SECRET = re.compile(
 )
 
 
-class ConfigError(ValueError):
+class ConfigError(Mistake):
     """A file of settings is wrong; the message says how to correct it."""
 
 

@@ -1,7 +1,9 @@
 """Errors of a command line."""
 
+from tf_config.errors import Mistake
 
-class UsageError(ValueError):
+
+class UsageError(Mistake):
     """The command line is wrong; the message says how to correct it."""
 
 

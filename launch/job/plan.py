@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_address
+from tf_config.errors import Mistake
 
 AUTO, COORDINATOR, EVERY_TASK = "auto", "coordinator", "every_task"
 PROGRAM_KINDS = (AUTO, COORDINATOR, EVERY_TASK)
@@ -16,7 +17,7 @@ SERVER = ("-m", contract.SERVER_MODULE)
 """The arguments that make Python a server, on a ps or a worker of a coordinator."""
 
 
-class PlanError(ValueError):
+class PlanError(Mistake):
     """A program that cannot run on the given cluster."""
 
 

@@ -31,6 +31,7 @@ from launch.network import ports, reach
 from launch.supervise.handle import Handle
 from launch.supervise.processes import check_platform
 from tf_config import Cluster, ClusterError, Task, TFConfig, contract
+from tf_config.errors import Mistake
 
 _LOGS = "logs"
 _NAME = re.compile(r"\d{8}-\d{6}-\d{6}-\d+")
@@ -38,7 +39,7 @@ _KEPT_RUNS = 20
 _QUIET_SECONDS = 60.0
 
 
-class LogDirError(ValueError):
+class LogDirError(Mistake):
     """The log directory cannot be written."""
 
 

@@ -4,11 +4,13 @@ import random
 import socket
 from pathlib import Path
 
+from tf_config.errors import Mistake
+
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 10_000, 65_535
 
 
-class PortError(ValueError):
+class PortError(Mistake):
     """This machine has too few free ports for the cluster."""
 
 

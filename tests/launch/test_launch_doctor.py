@@ -292,33 +292,6 @@ def test_dry_run_connects_to_nothing(run, monkeypatch):
     assert "has no port" in output
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["train.py"], "the doctor takes no script; received 'train.py'"),
-        (["--timeout=0"], "--timeout must be > 0 and at most 14 seconds; received 0"),
-        (
-            ["--timeout=nan"],
-            "--timeout must be > 0 and at most 14 seconds; received nan",
-        ),
-        (["--timeout=60"], "--timeout must be > 0 and at most 14 seconds; received 60"),
-        (["--pid=1", "--ps_hosts=a:1"], "the hosts and --pid each give a cluster"),
-        (["--pid=0"], "pid"),
-        (["--pid=1", "--job=a"], "--pid and --job each give a cluster"),
-        (["--job=no-such-job"], "there is no job named 'no-such-job'"),
-        (["--tf_config=absent.json"], "cannot read 'absent.json': No such file"),
-        (["--job_name=ps"], "--task_index need the addresses of the cluster"),
-        (["--strategy=mirrored"], "multi_worker, ring; received 'mirrored'"),
-        (["--tf_confi=x"], "Did you mean 'tf_config"),
-    ],
-)
-def test_mistakes_are_one_message_and_status_2(run, args, words):
-    status, output, errors = run(*args)
-    assert (status, output) == (2, "")
-    assert words in errors
-    assert errors.startswith("launch.doctor: error: ")
-
-
 def test_the_job_that_was_started_from_here(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(running, "clusters", list)

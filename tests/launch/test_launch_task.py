@@ -128,30 +128,3 @@ def test_dry_run_prints_a_line_for_the_shell(run):
     assert re.fullmatch(
         r"TF_CONFIG='\{.*\"index\":1\}\}' \S+ -m tfdist.server\n", output
     )
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (
-            [*HOSTS, "train.py"],
-            "--job_name is missing: give the job of this task, one of chief, ps",
-        ),
-        (
-            ["--job_name=ps", *HOSTS, "train.py"],
-            "--task_index is missing: give the index of this ps",
-        ),
-        (["--job_name=ps", "--task_index=2", *HOSTS, "x.py"], "ps:2 is not in the clu"),
-        (["--job_name=ps", "--task_index=x", *HOSTS, "x.py"], "task_index"),
-        (["--job_name=chief", "train.py"], "no task that trains"),
-        (["--job_name=chief", "--worker_host=a:1", "x.py"], "Did you mean 'worker_hos"),
-        (["--job_name=chief", *HOSTS], "no script"),
-        (["--job_name=chief", *HOSTS, "absent.py"], "'absent.py' does not exist"),
-    ],
-)
-def test_mistakes_are_one_message_and_status_2(run, args, words):
-    process, output, errors = run(*args)
-    assert (process.returncode, output) == (2, "")
-    assert words in errors
-    assert errors.startswith("launch.task: error: ")
-    assert "Traceback" not in errors

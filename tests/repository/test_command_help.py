@@ -8,6 +8,9 @@ import pytest
 from absl import flags
 
 import launch.jobs
+import launch.kubernetes
+import launch.ssh
+import launch.task
 import tfdist
 from launch.flags import command_line
 from tf_config import flag_help
@@ -78,6 +81,19 @@ advanced:
       Which."""
     )
     assert flag_help.describe(values).startswith("flags:\n  --rare=N\n")
+
+
+def test_each_value_has_a_placeholder_that_says_what_it_is():
+    told = "".join(
+        flag_help.describe(module._define_flags())
+        for module in (launch.kubernetes, launch.ssh, launch.task)
+    )
+    for flag in (
+        *("num_ps=N", "log_dir=DIR", "config=FILE", "pod_spec=FILE", "env=NAME=VALUE"),
+        *("cpus_per_ps=CPUS", "memory_per_chief=MEMORY", "connect_timeout=SECONDS"),
+        *("ps_node_selector=LABEL=VALUE", "worker_hosts=HOST:PORT,...", "hosts=HOSTS"),
+    ):
+        assert f"  --{flag}\n" in told
 
 
 def test_no_flag_of_a_group_is_misspelt():

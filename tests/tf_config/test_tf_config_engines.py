@@ -251,7 +251,7 @@ def test_no_engine():
 )
 def test_every_process_has_one_role_in_the_same_cluster(hosts, num_ps, data):
     if num_ps and len(hosts) < num_ps + 2:
-        with pytest.raises(ClusterError, match="too few"):
+        with pytest.raises(ClusterError):
             assign_roles(hosts, 0, num_ps, 7000)
         return
     configs = [assign_roles(hosts, rank, num_ps, 7000) for rank in range(len(hosts))]

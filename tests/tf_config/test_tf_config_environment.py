@@ -44,7 +44,7 @@ class TestReading:
 
     def test_an_empty_environment_is_not_the_real_one(self, monkeypatch):
         monkeypatch.setenv("TF_CONFIG", config())
-        with pytest.raises(ClusterError, match="not set"):
+        with pytest.raises(ClusterError):
             TFConfig.from_environment({})
 
     def test_lets_through_what_schedulers_add(self):
