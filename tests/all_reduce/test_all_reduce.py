@@ -9,6 +9,7 @@ from tfdist.all_reduce import cross_device_ops
 from tfdist.all_reduce.cross_device_ops import STAR_BYTES
 from tfdist.all_reduce.schedule import SCHEDULES, build
 
+from ..support.raising import raises
 from .all_reduce_cases import Counted, make_logical_cpus
 
 pytestmark = pytest.mark.own_process
@@ -435,7 +436,7 @@ def test_short_names_of_devices_are_names():
     values = [[tf.constant([float(i)])] for i in range(3)]
     sums = ops.reduce_tensors(values, ["CPU:0", "/cpu:1", "/device:CPU:2"])
     assert [each[0].numpy().tolist() for each in sums] == [[3.0]] * 3
-    with pytest.raises(ValueError, match="2 values are on device"):
+    with raises(ValueError, "2 values"):
         ops.reduce_tensors(values[:2], ["CPU:0", "/cpu:0"])
 
 
@@ -470,21 +471,19 @@ def test_options_that_do_not_exist(options, error, says):
 @pytest.mark.parametrize("algorithm", [None, "ring"])
 def test_values_that_cannot_be_added_up(algorithm):
     per_device = placed([[np.array([True, False])]] * 2)
-    with pytest.raises(TypeError, match="bool cannot be added up: cast"):
+    with raises(TypeError, "bool", "cast"):
         tfdist.AllReduce(algorithm).reduce_tensors(per_device, DEVICES[:2])
 
 
 def test_devices_and_values_that_do_not_fit():
     ops = tfdist.RingAllReduce()
-    with pytest.raises(ValueError, match="2 values are on .*CPU:1'.*different devices"):
+    with raises(ValueError, "CPU:1'", "different"):
         ops.reduce_tensors(placed([[1.0]] * 3), [*DEVICES[:2], DEVICES[1]])
-    with pytest.raises(
-        ValueError, match=r"shape on every.*\(2,\) of .*CPU:0.*\(3,\) of .*CPU:1"
-    ):
+    with raises(ValueError, "(2,)", "CPU:0", "(3,)", "CPU:1"):
         ops.reduce_tensors(placed([[[1.0, 2.0]], [[1.0] * 3]]), DEVICES[:2])
-    with pytest.raises(ValueError, match="float32 .* int32"):
+    with raises(ValueError, "float32", "int32"):
         ops.reduce_tensors(placed([[1.0], [1]]), DEVICES[:2])
-    with pytest.raises(ValueError, match="SUM or MEAN; received 'max'"):
+    with raises(ValueError, "received 'max'"):
         ops.reduce_tensors(placed([[1.0]] * 2), DEVICES[:2], "max")
     assert ops.reduce_tensors(placed([[]] * 2), DEVICES[:2]) == [[], []]
 
@@ -501,12 +500,9 @@ def test_what_does_not_fit_the_wire_fails_and_says_what_to_do(per_device, traced
 
         return (tf.function(reduce) if traced else reduce)()
 
-    with pytest.raises(
-        tf.errors.InvalidArgumentError,
-        match=r"float16.*65504.*use wire_dtype=.*bfloat16",
-    ):
+    with raises(tf.errors.InvalidArgumentError, "float16", "65504", "bfloat16"):
         run("float16", *map(np.float32, per_device))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="use wire_dtype=None"):
+    with raises(tf.errors.InvalidArgumentError, "wire_dtype=None"):
         run("bfloat16", *map(np.float64, [1e39, 1e300, 1]))
     assert np.isinf(run("float16", *map(np.float32, [1, np.inf, 1]))[0][0])
     assert np.isnan(run("float16", *map(np.float32, [1, np.nan, 1]))[2][0])

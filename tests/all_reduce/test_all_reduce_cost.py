@@ -11,6 +11,8 @@ from tfdist.all_reduce import cost
 from tfdist.all_reduce.cost import COSTS, Cost, CostError, Network
 from tfdist.all_reduce.schedule import SCHEDULES, ScheduleError, TransferSchedule, build
 
+from ..support.raising import raises
+
 MB = 1_000_000
 # 200 Mbit/s, and messages that follow each other faster than they arrive.
 SLOW = Network(1e-3, 25e6, 2e-10, 1e-4)
@@ -108,9 +110,9 @@ def test_networks_that_cannot_be_are_refused(wrong, message):
 
 @pytest.mark.parametrize("formulas", COSTS.values())
 def test_wrong_numbers_are_refused(formulas):
-    with pytest.raises(ScheduleError, match="at least 1 device"):
+    with raises(ScheduleError, "1 device"):
         formulas(0)
-    with pytest.raises(CostError, match="at least 0 bytes, not -1"):
+    with raises(CostError, "bytes", "-1"):
         formulas(4).seconds(-1, SLOW)
 
 

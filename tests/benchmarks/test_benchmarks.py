@@ -12,6 +12,7 @@ import pytest
 from launch.fault import faults
 
 from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
+from ..support.raising import raises
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "fit_throughput.py"
@@ -114,7 +115,7 @@ def test_ratios_compare_the_repeats_that_followed_each_other(results, repeats):
 
 
 def test_a_missing_repeat_is_not_paired_with_another(results, repeats):
-    with pytest.raises(ValueError, match="shorter"):
+    with raises(ValueError, "shorter"):
         results.paired(
             repeats[:-1], "mlp x10", ("fit", "tf_keras"), lambda r: r.seconds
         )

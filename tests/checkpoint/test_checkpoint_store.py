@@ -28,6 +28,7 @@ from tfdist.checkpoint.store import (
 )
 
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 
 
 def write(store: CheckpointStore, text: str = "content") -> None:
@@ -94,7 +95,7 @@ def test_what_fails_leaves_no_trace_and_the_others_as_they_were(store):
             (path / "part").write_text("half")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with raises(OSError, "No space"):
         write_half()
     assert newest(store) == name_of(0)
     assert sorted(os.listdir(store.directory)) == [".lock", name_of(0)]
@@ -107,7 +108,7 @@ def test_a_checkpoint_that_cannot_be_flushed_does_not_count(store, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(store_module.os, "fsync", fsync)
-    with pytest.raises(OSError, match="Input/output"):
+    with raises(OSError, "Input/output"):
         write(store)
     assert newest(store) == name_of(0)
 
@@ -133,13 +134,13 @@ with CheckpointStore(sys.argv[1]).writing() as path:
 
 def test_two_processes_do_not_write_to_one_directory(store, monkeypatch):
     monkeypatch.setattr(store_module, "_SECONDS_FOR_THE_LOCK", 0.2)
-    with pytest.raises(CheckpointDirError, match="another process writes"):
+    with raises(CheckpointDirError, "another process"):
         CheckpointStore(store.directory)
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointDirError, match="file/checkpoints"):
+    with raises(CheckpointDirError, "file/checkpoints"):
         CheckpointStore(tmp_path / "file" / "checkpoints")
 
 

@@ -19,6 +19,7 @@ from tfdist.checkpoint.kept_fit import KeptFit, OneProcess
 from tfdist.checkpoint.store import CorruptCheckpointError
 
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 
 pytestmark = pytest.mark.own_process
 
@@ -146,7 +147,7 @@ def test_one_is_due_at_the_start_of_an_epoch_however_fast_the_steps_were(monkeyp
 
 def test_another_model_is_refused(program):
     program()
-    with pytest.raises(CheckpointMismatchError, match="belongs to a different model"):
+    with raises(CheckpointMismatchError, "different model"):
         program(units=9)
 
 
@@ -157,7 +158,7 @@ def test_all_tasks_have_a_directory_or_none(tmp_path):
 
     keeper = Keeper(tfdist.Checkpoints(tmp_path), Others, lambda: None)
     with (
-        pytest.raises(ValueError, match="set TFDIST_CHECKPOINT_DIR on all of them"),
+        raises(ValueError, "TFDIST_CHECKPOINT_DIR", "all"),
         keeper.keeping(None, [], 1),
     ):
         pass
@@ -172,7 +173,7 @@ def test_what_is_torn_is_skipped(program, tmp_path, caplog):
     assert f"fit continues from {others[-1]}" in caplog.text
     for path in kept(tmp_path / "kept"):
         (path / "values.npz").unlink()
-    with pytest.raises(CorruptCheckpointError, match="remove that directory"):
+    with raises(CorruptCheckpointError, "remove that directory"):
         program()
 
 

@@ -17,6 +17,7 @@ from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.saving import due, explained, load_from_chief
 
 from ..support.addresses import free_addresses
+from ..support.raising import raises
 
 
 def worker(index: int) -> SimpleNamespace:
@@ -148,7 +149,7 @@ def test_a_chief_that_saves_again_before_a_load_is_an_error(key, nothing_saved):
         raise OSError("in part")
 
     for read in (load, lambda: "the next one"):
-        with pytest.raises(saving.OvertakenError, match=r"strategy\.barrier"):
+        with pytest.raises(saving.OvertakenError):
             load_from_chief(driver.strategy, "a.keras", read)
         told["saved a.keras"] = number + 1
     # All workers have made another call: the worker is to load what is there.
@@ -159,14 +160,14 @@ def test_a_chief_that_saves_again_before_a_load_is_an_error(key, nothing_saved):
 def test_a_save_that_the_chief_does_not_make_is_an_error(nothing_saved):
     driver, _ = peers_of_a_job(is_chief=False)
     saving._number(["a.keras"], driver, is_done_here=False)
-    with pytest.raises(FileNotFoundError, match=r"not saved a\.keras within -1 s"):
+    with raises(FileNotFoundError, "a.keras", "-1 s"):
         load_from_chief(driver.strategy, "a.keras", lambda: "old", seconds=-1.0)
 
 
 def test_what_the_chief_is_writing_is_not_loaded(nothing_saved):
     driver, told = peers_of_a_job(is_chief=False)
     told |= {"saved a.keras": 1, "saving a.keras": 2}
-    with pytest.raises(FileNotFoundError, match=r"not saved a\.keras within -1 s"):
+    with raises(FileNotFoundError, "a.keras", "-1 s"):
         load_from_chief(driver.strategy, "a.keras", lambda: "half", seconds=-1.0)
 
 
@@ -262,5 +263,5 @@ def test_what_a_worker_is_told_is_there_when_the_other_has_ended():
 def test_a_file_that_nobody_saves_is_not_waited_for(tmp_path, nothing_saved):
     path = tmp_path / "never.keras"
     driver, _ = peers_of_a_job(is_chief=False)
-    with pytest.raises(FileNotFoundError, match="No such file"):
+    with raises(FileNotFoundError, "No such file"):
         load_from_chief(driver.strategy, path, path.read_text, seconds=-1.0)

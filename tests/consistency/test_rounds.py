@@ -21,6 +21,8 @@ from models import compiled, mlp  # noqa: E402
 from test_optimizers import RULES  # noqa: E402
 from test_random import STEPS, Drawing, inside_a_branch  # noqa: E402
 
+from ..support.raising import raises
+
 pytestmark = [pytest.mark.cluster, pytest.mark.parameter_server]
 
 WORKERS, BATCH = 2, 8
@@ -358,7 +360,7 @@ def test_refused_again_when_asynchronous(strategy, data):
         model = mlp(optimizer=optimizers.SGD(gradient_accumulation_steps=2))
     model.fit(*data, batch_size=BATCH, verbose=0)
     strategy.consistency = tfdist.Asynchronous()
-    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+    with raises(ValueError, "gradient_accumulation_steps"):
         model.fit(*data, batch_size=BATCH, verbose=0)
 
 
@@ -423,7 +425,7 @@ def test_error_of_a_step(strategy, data):
     x, y = data
     broken = x.copy()
     broken[BATCH] = np.nan
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+    with raises(tf.errors.InvalidArgumentError, "not finite"):
         model.fit(broken, y, batch_size=BATCH, shuffle=False, verbose=0)
     model.set_weights(one.get_weights())
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)

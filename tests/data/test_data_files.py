@@ -14,6 +14,8 @@ from tfdist.data.errors import SourceError
 from tfdist.data.record_index import record_offsets
 from tfdist.data.source_files import Stamp
 
+from ..support.raising import raises
+
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex64"]
 
 
@@ -45,7 +47,7 @@ def test_a_truncated_file_is_not_read(tmp_path_factory, lengths, data):
 def test_a_compressed_file_is_named(tmp_path):
     path = tmp_path / "r.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(30))
-    with pytest.raises(SourceError, match=r"r\.gz is compressed"):
+    with raises(SourceError, "r.gz", "compressed"):
         record_offsets(Stamp.of(path))
 
 
@@ -110,14 +112,14 @@ def test_what_is_no_file(path, why):
 def test_a_truncated_array(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 3)))
     os.truncate(tmp_path / "x.npy", 150)
-    with pytest.raises(SourceError, match=r"x\.npy holds no array"):
+    with raises(SourceError, "x.npy", "no array"):
         array_file(tmp_path / "x.npy")
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.csv"])
 def test_another_format(tmp_path, name):
     (tmp_path / name).write_bytes(b"1,2")
-    with pytest.raises(SourceError, match="is not a .npy file. Write each array with"):
+    with raises(SourceError, ".npy file"):
         array_file(tmp_path / name)
 
 
@@ -127,11 +129,11 @@ def test_a_file_that_changes_is_named(tmp_path):
     stamp = Stamp.of(path)
     stamp.check()
     os.utime(path, ns=(0, stamp.modified + 1))
-    with pytest.raises(SourceError, match="x was written to meanwhile"):
+    with raises(SourceError, "x was written to"):
         stamp.check()
     path.write_bytes(b"abcd")
-    with pytest.raises(SourceError, match="x has 4 bytes, and had 3 before"):
+    with raises(SourceError, "4 bytes", "3 before"):
         stamp.check()
     path.unlink()
-    with pytest.raises(SourceError, match="x cannot be opened.*No such file"):
+    with raises(SourceError, "opened", "No such file"):
         stamp.check()

@@ -10,6 +10,8 @@ from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation,
 )
 
+from ..support.raising import raises
+
 lookup = embedding_lookup_sparse_with_distributed_aggregation
 
 pytestmark = pytest.mark.cluster
@@ -151,5 +153,5 @@ def test_a_bad_id_on_a_worker_is_an_error_on_the_chief(strategy, shards):
     step = tf.function(lambda ids: lookup(shards, ids, None))
     ids = tf.sparse.from_dense([[ROWS]])
     strategy.coordinator.schedule(step, args=(ids,))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be from 0 to 39"):
+    with raises(tf.errors.InvalidArgumentError, "0 to 39"):
         strategy.coordinator.join()

@@ -9,6 +9,8 @@ from tfdist.embedding.aggregated_lookup import (
     embedding_lookup_sparse_with_distributed_aggregation as lookup,
 )
 
+from ..support.raising import raises
+
 IDS = tf.sparse.from_dense([[1, 2], [3, 0]])
 InvalidArgument = tf.errors.InvalidArgumentError
 
@@ -38,7 +40,7 @@ def test_a_sharded_variable_is_split_by_div():
     from tfdist import _tf
 
     table = _tf.ShardedVariable(shards(2, 2))
-    with pytest.raises(ValueError, match="partition_strategy='div'; received 'mod'"):
+    with raises(ValueError, "'div'", "received 'mod'"):
         lookup(table, IDS, None, "mod")
     assert lookup(table, IDS, None, "div").shape == (2, 2)
     by_itself = lookup(table, IDS, None, combiner="sum")
@@ -65,28 +67,28 @@ def test_options_that_do_not_exist(option, words):
 
 
 def test_a_counter_of_another_type():
-    with pytest.raises(TypeError, match=r"LookupBytesCounter\(\), .*; received 5"):
+    with raises(TypeError, "LookupBytesCounter()", "received 5"):
         lookup(shards(4), IDS, None, counter=5)
 
 
 def test_ids_of_another_kind():
-    with pytest.raises(TypeError, match=r"tf.SparseTensor or tf.RaggedTensor; rec"):
+    with raises(TypeError, "tf.RaggedTensor"):
         lookup(shards(4), tf.constant([[1]]), None)
-    with pytest.raises(TypeError, match="int32 or int64; received float32"):
+    with raises(TypeError, "received float32"):
         lookup(shards(4), tf.cast(IDS, tf.float32), None)
-    with pytest.raises(ValueError, match="must be a matrix"):
+    with raises(ValueError, "matrix"):
         lookup(shards(4), tf.sparse.from_dense([1, 2]), None)
-    with pytest.raises(TypeError, match="like sp_ids, a SparseTensor"):
+    with raises(TypeError, "sp_ids", "SparseTensor"):
         lookup(shards(4), IDS, tf.ones([2, 2]))
-    with pytest.raises(TypeError, match="must be floats; received int32"):
+    with raises(TypeError, "received int32"):
         lookup(shards(4), IDS, IDS)
 
 
 def test_weights_of_another_shape_are_refused_before_the_step():
     weights = tf.sparse.from_dense([[1.0, 1.0]])
-    with pytest.raises(ValueError, match="one weight per id of sp_ids: received"):
+    with raises(ValueError, "weight", "sp_ids"):
         lookup(shards(4), IDS, weights)
-    with pytest.raises(ValueError, match="of the table words"):
+    with raises(ValueError, "table words"):
         tf.function(lookup).get_concrete_function(shards(4), IDS, weights)
 
 
@@ -129,7 +131,7 @@ def test_ids_out_of_range(call, ids, bad):
 
 def test_ids_out_of_order(call):
     places = PLACES[::-1]
-    with pytest.raises(InvalidArgument, match="tf.sparse.reorder"):
+    with raises(InvalidArgument, "tf.sparse.reorder"):
         call(sparse(places, [1, 2], tf.int64), sparse(places, [1, 1], tf.float32))
 
 
@@ -139,7 +141,7 @@ def test_ids_out_of_order(call):
 )
 def test_weights_of_other_ids(call, places):
     weights = sparse(places, np.ones(len(places)), tf.float32)
-    with pytest.raises((InvalidArgument, ValueError), match="one weight per id of"):
+    with raises((InvalidArgument, ValueError), "one weight per id"):
         call(sparse(PLACES, [1, 2], tf.int64), weights)
 
 
@@ -152,7 +154,7 @@ def test_ragged_weights_of_other_ids():
     table = shards(4)
     specs = [tf.RaggedTensorSpec([None, None], t) for t in (tf.int32, tf.float32)]
     look_up = tf.function(lambda *bags: lookup(table, *bags), specs)
-    with pytest.raises(InvalidArgument, match=r"received\] \[3\] \[ids and\] \[2\]"):
+    with raises(InvalidArgument, "received] [3] [ids and] [2]"):
         look_up(ids, tf.ragged.constant([[1.0], [1.0]]))
 
 
@@ -175,7 +177,7 @@ def test_ids_of_a_layer_are_numbers(layer):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_ids_of_a_layer_are_whole(layer):
     table = layer(4, 2)
-    with pytest.raises(InvalidArgument, match=r"must be whole numbers.* \[1.5\]"):
+    with raises(InvalidArgument, "whole", "[1.5]"):
         table(np.array([[1.5, 2.0]]))
     ids = [[1, 2]]
     expected = table(np.array(ids))

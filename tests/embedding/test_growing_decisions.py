@@ -11,6 +11,8 @@ import tfdist
 from tfdist.embedding.growing import hashing, initial_rows, pieces
 from tfdist.embedding.growing.eviction import Known, decay_of, evictions_of
 
+from ..support.raising import raises
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MANY = np.arange(200_000)  # As many vocabularies number their words.
 
@@ -65,9 +67,7 @@ def test_pieces_have_each_bucket_once_and_one_ps_each(num_shards, size):
 
 
 def test_pieces_of_a_later_version_are_refused():
-    with pytest.raises(
-        ValueError, match="as VARIABLE_VALUE_9: restore it with the ver"
-    ):
+    with raises(ValueError, "VARIABLE_VALUE_9"):
         pieces.Pieces.named("VARIABLE_VALUE_9")
 
 
@@ -132,7 +132,7 @@ def test_the_least_and_the_greatest_number_give_finite_values(
     ["glorot_uniform", "orthogonal", keras.initializers.Constant([1.0, 2.0])],
 )
 def test_an_initializer_that_needs_more_than_a_seed_is_refused(initializer):
-    with pytest.raises(ValueError, match=r"uniform, normal, truncated .*; received"):
+    with raises(ValueError, "uniform", "received"):
         tfdist.embedding.DynamicEmbedding(
             2, max_rows=5, embeddings_initializer=initializer
         )
@@ -186,27 +186,25 @@ NOT = {"nan": float("nan"), "text": "3", "none": None}
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**63, *NOT.values()])
 def test_no_count(value):
-    with pytest.raises(
-        ValueError, match=r"a whole number of at least 1, and below 2\*\*63; received"
-    ):
+    with raises(ValueError, "2**63", "received"):
         tfdist.embedding.CountFilter(value)
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, *NOT.values()])
 def test_no_probability(value):
-    with pytest.raises(ValueError, match=r"in \(0, 1\]; received"):
+    with raises(ValueError, "(0, 1]", "received"):
         tfdist.embedding.ProbabilityFilter(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, *NOT.values()])
 def test_no_threshold(value):
-    with pytest.raises(ValueError, match="a positive number of hours; received"):
+    with raises(ValueError, "hours", "received"):
         tfdist.embedding.EvictUnseen(value)
-    with pytest.raises(ValueError, match="a count of at least 1; received"):
+    with raises(ValueError, "count", "received"):
         tfdist.embedding.EvictRare(value)
-    with pytest.raises(ValueError, match=r"a decay in \(0, 1\]; received"):
+    with raises(ValueError, "decay", "received"):
         tfdist.embedding.EvictRare(2, decay=value)
-    with pytest.raises(ValueError, match="a positive norm; received"):
+    with raises(ValueError, "norm", "received"):
         tfdist.embedding.EvictSmall(value)
 
 

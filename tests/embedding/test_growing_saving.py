@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import tfdist
 
+from ..support.raising import raises
+
 WIDTH, SIZE = 3, 2
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 20)
 X = np.random.default_rng(1).choice(IDS, (64, SIZE))
@@ -141,7 +143,7 @@ def test_a_file_with_more_rows_than_there_is_room_changes_nothing(tmp_path):
     fit(small)
     before = content(small)
     model.save_weights(tmp_path / "m.weights.h5")
-    with pytest.raises(ValueError, match="max_rows=5: build the layer with more"):
+    with raises(ValueError, "max_rows=5"):
         small.load_weights(tmp_path / "m.weights.h5")
     assert content(small) == before
 
@@ -149,7 +151,7 @@ def test_a_file_with_more_rows_than_there_is_room_changes_nothing(tmp_path):
 def test_only_a_frozen_model_is_exported(tmp_path):
     model = model_of()
     fit(model)
-    with pytest.raises(ValueError, match=r"tfdist.embedding.frozen\(model\)"):
+    with raises(ValueError, "tfdist.embedding.frozen"):
         model.export(tmp_path / "m", verbose=False)
 
 
@@ -253,7 +255,7 @@ def test_what_cannot_be_frozen_is_refused(make, options, words):
 
 
 def test_frozen_takes_a_model():
-    with pytest.raises(TypeError, match="received 'model.keras'. Load a file first"):
+    with raises(TypeError, "received 'model.keras'"):
         tfdist.embedding.frozen("model.keras")
 
 
@@ -272,7 +274,7 @@ def test_a_frozen_table_stays_as_it_is():
     table = tfdist.embedding.frozen(model).layers[0]
     np.testing.assert_array_equal(table.lookup(IDS), model.layers[0].lookup(IDS))
     for change in (lambda: table.upsert([1], np.ones((1, WIDTH))), table.evict):
-        with pytest.raises(RuntimeError, match="frozen: its rows stay as they are"):
+        with raises(RuntimeError, "frozen"):
             change()
 
 
@@ -400,10 +402,8 @@ def test_two_exports_do_not_share_a_directory(exports, tmp_path):
         tfdist.embedding.DeltaExport(other),
         tfdist.embedding.DeltaExport(other),
     ]
-    with pytest.raises(ValueError, match="export 1, which this DeltaExport has not"):
+    with raises(ValueError, "export 1"):
         model_of(follow=True).fit(X, Y, callbacks=callbacks, verbose=0)
     model = model_of(follow=True, name="other")
-    with pytest.raises(
-        ValueError, match=r"exports of \['.*'\], and .*'.*other'\]: give"
-    ):
+    with raises(ValueError, "exports of", "other'"):
         model.fit(X, Y, callbacks=[tfdist.embedding.DeltaExport(exports)], verbose=0)

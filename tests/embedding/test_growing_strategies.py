@@ -1,9 +1,10 @@
 """Under which strategies a table may grow."""
 
-import pytest
 import tensorflow as tf
 
 import tfdist
+
+from ..support.raising import raises
 
 
 def one_device():
@@ -22,5 +23,5 @@ def test_a_table_is_refused_where_each_process_has_its_own_model():
     # As LocalUpdateStrategy and PipelineStrategy, which need a cluster.
     strategy.fit_driver = object()
     table = tfdist.embedding.DynamicEmbedding(4, max_rows=10)
-    with strategy.scope(), pytest.raises(ValueError, match="ParameterServerStrategy"):
+    with strategy.scope(), raises(ValueError, "ParameterServerStrategy"):
         table.build()

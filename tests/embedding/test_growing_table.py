@@ -25,6 +25,8 @@ from tfdist.variables.reserved_rows import ReservedRowsError
 from tfdist.variables.shard_layout import DIV, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
+from ..support.raising import raises
+
 WIDTH = 3
 ROWS = rows_by(keras.initializers.RandomUniform(), WIDTH, "float32")
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 40)
@@ -264,7 +266,7 @@ def test_removed_ids_are_kept_for_those_alone_who_ask():
 
 
 def test_a_slot_whose_rows_differ_is_refused():
-    with pytest.raises(ValueError, match=r"with one number.*Adagrad; received"):
+    with raises(ValueError, "one number", "Adagrad"):
         table_of().initializer_of_slot("m", keras.initializers.RandomUniform())
 
 
@@ -273,7 +275,7 @@ def test_the_rows_are_not_read_or_written_whole(use):
     variable = table_of()._variable
     arguments = [np.zeros(variable.shape)] if use == "assign" else []
     call = getattr(variable, "read_value" if use == "read" else use)
-    with pytest.raises(ReservedRowsError, match=r"Lamb, Muon.*use Adagrad"):
+    with raises(ReservedRowsError, "Lamb", "Adagrad"):
         call(*arguments)
 
 
@@ -454,7 +456,7 @@ def test_a_file_is_restored_into_other_shards(is_earlier, tmp_path):
         assert content(other) == content(table)
         assert known_of(other) == known_of(table)
         np.testing.assert_equal(rows_of(other, other_slot), rows_of(table, slot))
-    with pytest.raises(tf.errors.NotFoundError, match="t/.ATTRIBUTES/VARIABLE_VALUE"):
+    with raises(tf.errors.NotFoundError, "t/.ATTRIBUTES/VARIABLE_VALUE"):
         tf.train.Checkpoint(t=tf.Variable([0.0])).read(path)
 
 

@@ -13,6 +13,8 @@ from tf_config import Cluster, ClusterError, Task, TFConfig
 from tfdist import estimator
 from tfdist.estimator.evaluator import ChiefWatch, EvaluationSchedule
 
+from ..support.raising import raises
+
 # A process that is the chief of a cluster, as that of the feature tests is, has no
 # devices under the names that a session looks for.
 pytestmark = pytest.mark.own_process
@@ -150,9 +152,9 @@ def test_placement_that_returns_nonsense_is_named(become):
 
     become("chief:0")
     strategy = estimator.ParameterServerStrategy(placement=Nonsense())
-    with pytest.raises(ValueError, match=r"Nonsense.place\(\) returned 3 for a: "):
+    with raises(ValueError, "Nonsense.place()", "3 for a"):
         build(strategy)
-    with pytest.raises(TypeError, match="a placement has a method place"):
+    with raises(TypeError, "method place"):
         estimator.ParameterServerStrategy(placement="greedy")
 
 
@@ -168,7 +170,7 @@ def test_evaluator_and_a_lone_process_place_nothing(become, monkeypatch):
 
 def test_cluster_without_ps(become):
     become("worker:0", Cluster.from_hosts(worker="a:1,b:1"))
-    with pytest.raises(ClusterError, match="add a ps. Type: tfdist local --num_ps=2 "):
+    with raises(ClusterError, "--num_ps=2"):
         estimator.ParameterServerStrategy()
 
 

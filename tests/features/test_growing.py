@@ -14,6 +14,8 @@ from tfdist.checkpoint.variables import VariableWriter
 from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.initial_rows import rows_by
 
+from ..support.raising import raises
+
 # What the ps keep of ids has numbers for names.
 pytestmark = [
     pytest.mark.parameter_server,
@@ -95,7 +97,7 @@ def test_a_table_is_restored_with_its_slots(strategy, tmp_path):
     checkpoint.read(path).assert_existing_objects_matched()
     assert again.size() == size
     np.testing.assert_allclose([fit(other), fit(other)], losses, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"reserved.*export\(\), lookup\(\)"):
+    with raises(ValueError, "reserved", "export()", "lookup()"):
         model.get_weights()
 
 
@@ -246,7 +248,7 @@ def test_rows_are_not_given_up_within_an_epoch(strategy):
     def evict(batch, logs):
         if batch == 1:
             model.evaluate(drawn(8), np.zeros(8), verbose=0)
-        with pytest.raises(RuntimeError, match=r"evict: .*at the end of an epoch"):
+        with raises(RuntimeError, "evict", "end of an epoch"):
             table.evict()
         done.append(batch)
 
@@ -264,7 +266,7 @@ def test_strings_of_numpy_are_refused_in_words(strategy):
         model = keras.Sequential([keras.Input((), dtype="string"), table])
         model.compile("sgd", total)
     words = np.array(["a", "bc"])
-    with pytest.raises(ValueError, match="Invalid dtype") as told:
+    with raises(ValueError, "Invalid dtype") as told:
         model.fit(words, np.zeros(2), verbose=0)
     if hasattr(told.value, "__notes__"):  # From Python 3.11 on.
         assert "tf.constant(x)" in told.value.__notes__[0]
@@ -315,7 +317,7 @@ def test_a_file_of_keras_has_a_table_and_its_slots(strategy, tmp_path):
     table.upsert(IDS[:3], np.ones((3, DIM)))
     model.load_weights(path)
     np.testing.assert_allclose([fit(), fit()], losses, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"table that grows.*\.keras file"):
+    with raises(ValueError, "grows", ".keras"):
         model.save(tmp_path / "old.h5")
     assert not (tmp_path / "old.h5").exists()
 

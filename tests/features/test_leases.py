@@ -14,6 +14,8 @@ from uses_of_data import assert_seen_once, assert_weighted_as_in_one_process
 
 from tfdist.data import SourceError, from_files, from_source
 
+from ..support.raising import raises
+
 SAMPLES = 45
 STEPS = 6  # Batches of 8, and one of 5.
 ONCE = np.ones(SAMPLES)
@@ -226,7 +228,7 @@ def test_a_file_changes_between_epochs(strategy, own_files):
     spoils = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: truncate(own_files[0])
     )
-    with pytest.raises(SourceError, match="x.npy has 1,000 bytes, and had 12,800,128"):
+    with raises(SourceError, "1,000 bytes", "12,800,128"):
         model.fit(of_arrays(*own_files), epochs=2, callbacks=[spoils], verbose=0)
 
 
@@ -326,7 +328,7 @@ def test_there_is_no_report_of_what_the_chief_reads(strategy, files, change):
 def test_a_report_of_a_file_that_is_gone(strategy, own_files):
     data = of_arrays(*own_files)
     os.unlink(own_files[0])
-    with pytest.raises(SourceError, match=r"x.npy cannot be opened \(No such file"):
+    with raises(SourceError, "x.npy", "No such file"):
         strategy.pipeline_report(data, batches=1)
 
 
@@ -335,7 +337,7 @@ def test_a_report_of_what_a_worker_cannot_compute(strategy, files):
     def fails(x, y):
         return x, tf.debugging.check_numerics(y / 0.0, "not a number")
 
-    with pytest.raises(SourceError, match="worker 0 cannot read: not a number"):
+    with raises(SourceError, "worker 0", "not a number"):
         strategy.pipeline_report(from_source(files).map(fails).batch(8))
 
 

@@ -26,6 +26,8 @@ from uses_of_data import assert_seen_once, assert_weighted_as_in_one_process
 
 from tfdist.data import SourceError
 
+from ..support.raising import raises
+
 
 @pytest.fixture
 def paths(record_paths):
@@ -185,7 +187,7 @@ def test_a_file_that_is_replaced_or_vanishes_is_told(model, own_paths):
             os.utime(first, ns=(0, 1))
 
     watch = keras.callbacks.LambdaCallback(on_train_batch_end=replace)
-    with pytest.raises(SourceError, match="was written to"):
+    with raises(SourceError, "was written to"):
         model.fit(data, verbose=0, callbacks=[watch])
     model.fit(data, verbose=0)
     os.unlink(first)

@@ -18,6 +18,8 @@ from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.step_graph import unrolling
 from tfdist.parameter_server.step_graph.messages import TaskMessage
 
+from ..support.raising import raises
+
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
 layers = keras.layers
@@ -410,19 +412,17 @@ def test_what_the_last_worker_sets_is_told(strategy, exchange, monkeypatch, capl
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])
 def test_an_exchange_of_no_steps_is_an_error(wrong):
-    with pytest.raises(
-        (TypeError, ValueError), match="steps of Every is a whole number"
-    ):
+    with raises((TypeError, ValueError), "Every", "whole number"):
         tfdist.Every(wrong)
 
 
 def test_an_exchange_takes_any_integer_and_names_what_is_none():
     steps = tfdist.Every(np.int64(5)).steps
     assert (steps, type(steps)) == (5, int)
-    with pytest.raises(TypeError, match=r"received np.float64\(5.0\), of type float64"):
+    with raises(TypeError, "np.float64(5.0)", "float64"):
         tfdist.Every(np.float64(5))
 
 
 def test_what_is_no_exchange_is_an_error():
-    with pytest.raises(TypeError, match=r"tfdist\.Every\(5\) or .*; received 5"):
+    with raises(TypeError, "tfdist.Every(5)", "received 5"):
         check_exchange(5)

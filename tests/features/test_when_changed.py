@@ -15,6 +15,8 @@ from tfdist.parameter_server.caching.report import WhenChangedReport
 from tfdist.parameter_server.exchange import kept
 from tfdist.parameter_server.exchange.report import Exchanges
 
+from ..support.raising import raises
+
 pytestmark = [pytest.mark.parameter_server, pytest.mark.steps_write]
 
 layers = keras.layers
@@ -413,13 +415,11 @@ def test_a_step_without_an_optimizer_of_the_model_is_refused(strategy, exchange)
         optimizer.build(model.trainable_variables)
         model.compile("sgd", "mse")
     x, y = data()
-    with pytest.raises(
-        tfdist.errors.AsynchronousTrainingError, match="uses no optimizer that"
-    ):
+    with raises(tfdist.errors.AsynchronousTrainingError, "no optimizer"):
         model.fit(x, y[:, None].astype("float32"), batch_size=BATCH, verbose=0)
 
 
 def test_other_policies_are_refused(strategy, exchange):
     exchange(1.0)
-    with pytest.raises(ValueError, match=r"exchange=WhenChanged\(threshold=1\.0"):
+    with raises(ValueError, "WhenChanged(threshold=1.0"):
         strategy.consistency = tfdist.BoundedStaleness(2)

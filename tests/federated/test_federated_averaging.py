@@ -13,6 +13,8 @@ from tfdist.research.federated import server_file
 from tfdist.research.federated.averaging import local_batches, random_stream
 from tfdist.research.federated.client_update import merged
 
+from ..support.raising import raises
+
 PRIVATE = federated.GaussianMechanism(1.0, 1.0)
 
 
@@ -185,9 +187,7 @@ def test_clients_that_left_are_not_asked():
     one.leave(2)
     assert one.select() == (0, 1, 3)
     assert one.select([2, 3]) == (3,)
-    with pytest.raises(
-        ValueError, match=r"left: \[2\]; received an update of client 2"
-    ):
+    with raises(ValueError, "[2]", "client 2"):
         one.finish_round([update(2, 1.0, 1.0)])
 
 
@@ -252,10 +252,10 @@ def test_a_server_that_was_started_again_goes_on_alike(arguments, tmp_path):
 def test_a_file_is_of_one_experiment_and_whole(tmp_path):
     assert server_file.load(tmp_path, "this") is None
     server_file.save(tmp_path, "this", server().state())
-    with pytest.raises(ValueError, match="belongs to another experiment"):
+    with raises(ValueError, "another experiment"):
         server_file.load(tmp_path, "that")
     assert [each.name for each in tmp_path.iterdir()] == ["server.npz"]
-    with pytest.raises(ValueError, match="3 parameters; received a state with 2"):
+    with raises(ValueError, "3 parameters", "2"):
         server(weights=(0.0, 0.0, 0.0)).restore(server_file.load(tmp_path, "this"))
 
 
@@ -299,7 +299,7 @@ def test_a_round_takes_one_update_of_each_client_that_it_has_asked():
     one = server(fraction=0.5)
     first, second = one.select()
     (other, _) = set(range(4)) - {first, second}
-    with pytest.raises(ValueError, match="one update in a round.*several of"):
+    with raises(ValueError, "one update", "several"):
         one.finish_round([update(first, 1.0, 1.0), update(first, 1.0, 1.0)])
     with pytest.raises(ValueError, match=rf"has asked clients.*updates of \[{other}\]"):
         one.finish_round([update(first, 1.0, 1.0), update(other, 1.0, 1.0)])
@@ -309,7 +309,7 @@ def test_a_round_takes_one_update_of_each_client_that_it_has_asked():
 
 def test_rounds_that_could_never_count_are_refused_before_the_first():
     server(14, fraction=0.5, rule=federated.Krum(2))
-    with pytest.raises(ValueError, match="no round would change.*0.5 of 12 .* are 6"):
+    with raises(ValueError, "no round", "0.5 of 12", "6"):
         server(12, fraction=0.5, rule=federated.Krum(2))
 
 
@@ -318,5 +318,5 @@ def test_a_damaged_file_of_a_server_is_named(tmp_path):
     whole = (tmp_path / "server.npz").read_bytes()
     for length in (0, 10, len(whole) // 2):
         (tmp_path / "server.npz").write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"server.npz is damaged"):
+        with raises(ValueError, "server.npz", "damaged"):
             server_file.load(tmp_path, "this")

@@ -11,6 +11,8 @@ from tfdist.research.federated import flower
 from tfdist.research.federated.flower.array_layout import ArrayLayout
 from tfdist.research.federated.flower.client_numbers import ClientNumbers
 
+from ..support.raising import raises
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -48,11 +50,11 @@ def test_one_double_makes_a_vector_of_doubles():
 def test_arrays_of_another_model_are_refused():
     layout = ArrayLayout({"a": np.ones((2, 3), "float32")})
     for other in ({"a": np.ones((3, 2))}, {"b": np.ones((2, 3))}, {}):
-        with pytest.raises(ValueError, match=r"shapes \{'a': \(2, 3\)\}; received"):
+        with raises(ValueError, "{'a': (2, 3)}", "received"):
             layout.vector(other)
-    with pytest.raises(ValueError, match=r"received \{'seed': 'uint32'\}"):
+    with raises(ValueError, "{'seed': 'uint32'}"):
         ArrayLayout({"a": np.ones(1), "seed": np.ones(1, "uint32")})
-    with pytest.raises(ValueError, match="received none"):
+    with raises(ValueError, "received none"):
         ArrayLayout({})
 
 
@@ -88,7 +90,7 @@ def test_without_flower_the_error_says_what_to_install(monkeypatch):
     )
     for name in flower.__all__:
         monkeypatch.delitem(vars(flower), name, raising=False)
-        with pytest.raises(ImportError, match="pip install 'flwr>=1.41'"):
+        with raises(ImportError, "flwr>=1.41"):
             getattr(flower, name)
-    with pytest.raises(AttributeError, match="no attribute 'Strategy'"):
+    with raises(AttributeError, "'Strategy'"):
         _ = flower.Strategy

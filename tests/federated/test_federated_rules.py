@@ -11,6 +11,8 @@ from tfdist.research.federated.aggregation import clipped, norm
 from tfdist.research.federated.attacks import largest_unnoticed
 from tfdist.research.federated.robust import krum_scores
 
+from ..support.raising import raises
+
 numbers = st.floats(-1e6, 1e6, width=32)
 wild = st.floats(-1e30, 1e30)
 
@@ -260,9 +262,9 @@ def test_attacks_replace_the_attackers_alone():
         sent = attack.apply(UPDATES, {3, 5})
         changed = np.flatnonzero((sent != UPDATES).any(axis=1))
         assert changed.tolist() == [3, 5]
-        with pytest.raises(ValueError, match="rows 0 to 19"):
+        with raises(ValueError, "0 to 19"):
             attack.apply(UPDATES, [20])
-        with pytest.raises(ValueError, match="somebody is honest"):
+        with raises(ValueError, "honest"):
             attack.apply(UPDATES, range(20))
     np.testing.assert_array_equal(
         federated.SignFlip(2.0).apply(UPDATES, [0])[0], -2 * UPDATES[0]

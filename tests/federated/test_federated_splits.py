@@ -12,6 +12,8 @@ import tfdist
 from tfdist.research import federated
 from tfdist.research.federated.feature_shifts import brighter, rotated
 
+from ..support.raising import raises
+
 SPLITS = {
     "iid": federated.iid,
     "label_shards": federated.label_shards,
@@ -157,5 +159,5 @@ def test_a_picture_of_who_has_what(tmp_path):
     pixels = image.imread(tmp_path / "split.png")[..., :3]
     colours = {tuple(each) for each in np.round(pixels.reshape(-1, 3), 1)}
     assert len(colours) >= 10
-    with pytest.raises(ValueError, match=r"example split\.png; received 'split\.gif'"):
+    with raises(ValueError, "split.png", "'split.gif'"):
         federated.plot(split, LABELS, "split.gif")

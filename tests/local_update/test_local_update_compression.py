@@ -13,6 +13,7 @@ from tfdist.local_update.compression import BLOCK, NARROW, Coder, ErrorFeedback,
 from tfdist.local_update.message import header_bytes
 from tfdist.local_update.mix import Mix, MixSettings
 
+from ..support.raising import raises
 from .mailboxes_in_memory import Crew, Dies
 
 DTYPES = st.sampled_from(sorted(NARROW))
@@ -268,5 +269,5 @@ def test_models_become_equal_again_after_a_loss(victim, rate, messages):
 
 @pytest.mark.parametrize("wire_dtype", ["float16", "half a byte", 8])
 def test_another_wire_dtype_is_told_what_is_allowed(wire_dtype):
-    with pytest.raises(ValueError, match="'bfloat16', 'int8', or None .*; received"):
+    with raises(ValueError, "'bfloat16', 'int8'", "received"):
         tfdist.LocalUpdateStrategy(2, wire_dtype=wire_dtype)

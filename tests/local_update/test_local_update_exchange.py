@@ -27,6 +27,7 @@ from tfdist.local_update.messenger import (
 from tfdist.local_update.steps import LocalFunction
 
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 from .mailboxes_in_memory import Crew, Dies
 
 
@@ -120,7 +121,7 @@ def test_fewer_workers_than_are_needed_do_not_go_on():
     crew.gone.add(1)
 
     def run(i, exchange):
-        with pytest.raises(TooFewWorkersError, match="worker:1, worker:3 left: 2 of 4"):
+        with raises(TooFewWorkersError, "worker:1, worker:3", "2 of 4"):
             exchange.barrier(is_quiet=False)
         exchange.barrier()  # At the end of `fit`, others may have ended.
 
@@ -150,7 +151,7 @@ def test_the_weight_of_a_lost_neighbour_goes_to_the_own_model():
 def test_one_that_leaves_is_not_waited_for_and_is_told_what_to_do(caplog):
     crew = Crew(3)
     crew.exchanges[1].leave()
-    with pytest.raises(GivenUpError, match="Start its process again"):
+    with pytest.raises(GivenUpError):
         crew.exchanges[1].gather(np.zeros(1))
     others = [crew.exchanges[0], crew.exchanges[2]]
     crew.exchanges = [others[0], None, others[1]]
@@ -205,7 +206,7 @@ def test_one_that_was_started_again_is_told_by_its_second_message():
     crew.gone.remove(1)
     again = crew.start(1)
     again.gather(np.zeros(1))
-    with pytest.raises(GivenUpError, match="worker:1.*its process was started again"):
+    with raises(GivenUpError, "worker:1", "again"):
         again.gather(np.zeros(1))
 
 

@@ -11,6 +11,7 @@ import tfdist
 from tfdist.local_update import arguments, mixing
 
 from ..support.jobs import launch
+from ..support.raising import raises
 from ..support.worker_processes import run_workers
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "local_update_fault.py"
@@ -107,14 +108,14 @@ def test_the_outer_optimizer_cannot_be_the_inner_one():
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(), "mse")
     arguments.check_not_inner(keras.optimizers.SGD(), model)
-    with pytest.raises(ValueError, match="make two, such as"):
+    with raises(ValueError, "make two"):
         arguments.check_not_inner(model.optimizer, model)
 
 
 def test_a_moving_average_of_one_workers_own_weights_is_refused():
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(use_ema=True), "mse")
-    with pytest.raises(ValueError, match="use_ema=False"):
+    with raises(ValueError, "use_ema=False"):
         arguments.check_no_own_average(model)
     model.compile(keras.optimizers.SGD(), "mse")
     arguments.check_no_own_average(model)

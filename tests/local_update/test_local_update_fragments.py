@@ -16,6 +16,7 @@ from tfdist.local_update.mix import Mix, MixSettings
 from tfdist.local_update.mix_schedule import MixSchedule, balanced_groups
 
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 from .mailboxes_in_memory import Crew, Dies, train
 
 MEAN = mixing.Mean()
@@ -305,9 +306,7 @@ class WithoutConfig(keras.optimizers.SGD):
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
 def test_an_outer_optimizer_that_cannot_be_copied_is_refused(make):
     optimizer = make()
-    with pytest.raises(
-        ValueError, match="(?s)fragments=2 needs a copy of .* leave fragments out"
-    ):
+    with raises(ValueError, "fragments=2", "copy"):
         one_each(optimizer, 2)
     assert one_each(optimizer, 1) == [optimizer]
 
@@ -330,5 +329,5 @@ def test_bad_fragments_are_told_what_is_allowed(fragments, overlap, error, words
 def test_more_fragments_than_variables_are_refused():
     (exchange,) = Crew(1).exchanges
     mix_of(model_of(0), exchange, 4, 9, MEAN)
-    with pytest.raises(ValueError, match="4 in this model; received fragments=5"):
+    with raises(ValueError, "4", "fragments=5"):
         mix_of(model_of(0), exchange, 5, 9, MEAN)

@@ -13,6 +13,8 @@ import tfdist
 from tfdist.local_update import mixing
 from tfdist.local_update.mixing import __main__ as command
 
+from ..support.raising import raises
+
 BUILT_IN = {
     name: build
     for name, build in command.TOPOLOGIES.items()
@@ -200,7 +202,7 @@ def test_a_topology_keeps_its_weights():
     graph = mixing.from_matrix(given)
     given[:] = 7
     assert graph.weights(0) == {0: 0.5, 1: 0.5}
-    with pytest.raises(ValueError, match="read-only"):
+    with raises(ValueError, "read-only"):
         graph.matrix()[0, 0] = 1
 
 
@@ -211,7 +213,7 @@ def test_rounds_to_shrink():
         ring.second_eigenvalue**rounds <= 1e-3 < ring.second_eigenvalue ** (rounds - 1)
     )
     assert mixing.complete(16).rounds_to_shrink(1e-3) == 1
-    with pytest.raises(ValueError, match="between 0 and 1; received 2"):
+    with raises(ValueError, "received 2"):
         ring.rounds_to_shrink(2)
 
 
@@ -298,11 +300,11 @@ def test_graphs_of_networkx():
     graph = mixing.from_networkx(networkx.petersen_graph())
     assert graph.degree == 3
     assert graph.name == "Petersen Graph"
-    with pytest.raises(ValueError, match="a directed graph"):
+    with raises(ValueError, "a directed"):
         mixing.from_networkx(networkx.DiGraph([(0, 1)]))
-    with pytest.raises(ValueError, match="convert_node_labels_to_integers"):
+    with raises(ValueError, "convert_node_labels_to_integers"):
         mixing.from_networkx(networkx.path_graph(["a", "b"]))
-    with pytest.raises(ValueError, match="2 parts"):
+    with raises(ValueError, "2 parts"):
         mixing.from_networkx(networkx.empty_graph(2))
 
 
@@ -312,13 +314,13 @@ def test_random_regular_graphs():
     assert one.edges == other.edges
     assert one.degree == 4
     assert one.spectral_gap > mixing.torus(32).spectral_gap / 2
-    with pytest.raises(ValueError, match="degree=3, participants=5"):
+    with raises(ValueError, "degree=3", "participants=5"):
         mixing.random_regular(5, degree=3)
 
 
 def test_random_regular_without_networkx(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(ImportError, match="pip install 'networkx>=3'"):
+    with raises(ImportError, "networkx>=3"):
         mixing.random_regular(8)
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import tfdist
 from tfdist.low_level.replica_round import Round
 
+from ..support.raising import raises
+
 tf1 = tf.compat.v1
 
 
@@ -80,11 +82,11 @@ def test_a_step_needs_a_counter_a_gradient_and_a_hook():
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", ())
         step = tf1.train.get_or_create_global_step()
-        with pytest.raises(ValueError, match="needs .* a global_step"):
+        with raises(ValueError, "global_step"):
             optimizer().minimize(variable * 2.0)
-        with pytest.raises(ValueError, match="needs the gradient of a variable"):
+        with raises(ValueError, "gradient of a variable"):
             optimizer().apply_gradients([(None, variable)], step)
-        with pytest.raises(ValueError, match="make the hook after minimize"):
+        with raises(ValueError, "minimize"):
             optimizer().make_session_run_hook(is_chief=True)
 
 

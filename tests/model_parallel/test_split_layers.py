@@ -25,6 +25,8 @@ from tfdist.research.model_parallel.splitting import dense, embedding
 from tfdist.research.model_parallel.splitting.split import ranges, resolved
 from tfdist.research.model_parallel.work import Work
 
+from ..support.raising import raises
+
 layers = keras.layers
 
 
@@ -60,13 +62,9 @@ def test_the_split_that_is_chosen_moves_fewest_bytes(rows, columns, parts, is_lo
 
 def test_a_number_of_parts_or_a_way_to_split_that_there_is_not():
     for parts in (0, 1, -2, True, 2.0, "2", None):
-        with pytest.raises(
-            tfdist.research.SplitError, match="2 parts or more; received"
-        ):
+        with raises(tfdist.research.SplitError, "2 parts", "received"):
             Split(parts)
-    with pytest.raises(
-        tfdist.research.SplitError, match="'columns' or 'rows'.*'heads'"
-    ):
+    with raises(tfdist.research.SplitError, "'rows'", "'heads'"):
         Split(2, "heads")
 
 
@@ -107,7 +105,7 @@ def test_what_cannot_be_split(split, message):
 
 @pytest.mark.parametrize("split", [2, "big", ["big"], None])
 def test_what_is_no_mapping(split):
-    with pytest.raises(TypeError, match='such as {"big": 2'):
+    with raises(TypeError, '{"big": 2'):
         tfdist.research.split_layers(model(), split)
 
 
@@ -120,9 +118,9 @@ def test_a_subclassed_model_is_refused():
         def call(self, x):
             return self.big(x)
 
-    with pytest.raises(tfdist.research.SplitError, match="Build it from keras.Input"):
+    with raises(tfdist.research.SplitError, "keras.Input"):
         tfdist.research.split_layers(Own(), {"big": 2})
-    with pytest.raises(TypeError, match=r"takes a keras\.Model"):
+    with raises(TypeError, "keras.Model"):
         tfdist.research.split_layers(layers.Dense(4), {"big": 2})
 
 
@@ -318,15 +316,13 @@ def test_a_plan_leaves_whole_what_messages_would_delay():
 
 def test_a_plan_splits_what_fits_only_so():
     small = [Device(name, memory=1300) for name in "abcd"]
-    with pytest.raises(
-        tfdist.research.DoesNotFitError, match="layer 'up' alone takes 1,760"
-    ):
+    with raises(tfdist.research.DoesNotFitError, "'up' alone", "1,760"):
         tfdist.research.place_layers(mlp(), small, Links(1.0))
     plan = tfdist.research.place_layers(mlp(), small, Links(1.0), split=2)
     assert plan.split == BOTH
     assert plan.compared[WHOLE] is None
     assert all(used <= 1300 for used in plan.bytes_per_device.values())
-    with pytest.raises(tfdist.research.DoesNotFitError, match="alone takes"):
+    with raises(tfdist.research.DoesNotFitError, "alone"):
         tfdist.research.place_layers(
             mlp(), [Device("a", memory=500)], Links(1.0), split=2
         )
@@ -338,7 +334,7 @@ def test_a_plan_splits_several_layers_where_one_is_not_enough():
     layers = [LayerNode(f"n{at}", 1.0, 2.0, 600, matrix=square) for at in range(7)]
     graph = chain(*layers, sizes=[0] * 6)
     devices = [Device(name, memory=900) for name in "abcde"]
-    with pytest.raises(tfdist.research.DoesNotFitError, match="no assignment"):
+    with raises(tfdist.research.DoesNotFitError, "no assignment"):
         tfdist.research.place_layers(graph, devices)
     plan = tfdist.research.place_layers(graph, devices, split=4)
     assert len(plan.split) >= 2
@@ -350,13 +346,13 @@ def test_a_plan_does_not_split_layers_that_are_called_twice():
     calls = (LayerNode(name, 20.0, 40.0, 1600, 160, "up", UP) for name in names)
     graph = LayerGraph(tuple(calls))
     assert not tfdist.research.place_layers(graph, DEVICES, split=2).split
-    with pytest.raises(tfdist.research.LayerGraphError, match="called once"):
+    with raises(tfdist.research.LayerGraphError, "called once"):
         resolved_split(graph, {"up": Split(2)})
 
 
 @pytest.mark.parametrize("split", [0, True, 1.5, "2"])
 def test_a_number_of_parts_of_a_plan_that_is_none(split):
-    with pytest.raises(ValueError, match="1 for none; received"):
+    with raises(ValueError, "1 for none", "received"):
         tfdist.research.place_layers(mlp(), DEVICES, split=split)
 
 

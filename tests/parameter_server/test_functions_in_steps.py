@@ -20,6 +20,8 @@ from tfdist.synchronous.replica.collectives import exchanged
 from tfdist.synchronous.replica.computation import tracing
 from tfdist.synchronous.replica.step import NestedFunctionError, ReplicaStep
 
+from ..support.raising import raises
+
 
 @pytest.fixture(scope="module", autouse=True)
 def hooked():
@@ -198,7 +200,7 @@ def test_layers_that_were_built_for_other_inputs_than_the_steps_say_how_to_build
     with strategy.scope():
         model = Generating()
         model.compile("sgd")
-    with pytest.raises(ValueError, match=r"value 4.*shape \(None, 3\)") as found:
+    with raises(ValueError, "value 4", "(None, 3)") as found:
         model.fit(X, X[:, :3], verbose=0)
     (advice,) = found.value.__notes__
     assert "Give the layer an Input, or remove the model's `call`" in advice
@@ -250,7 +252,7 @@ def test_a_round_takes_gradients_from_the_step_itself(how):
         with computing(RoundComputation(tf.constant(1), lambda contribution: None)):
             inside(how, lambda: optimizer.apply([tf.constant(1.0)], [weight]))
 
-    with pytest.raises(RoundError, match=r"within a tf\.cond, .* tf\.where"):
+    with raises(RoundError, "tf.cond", "tf.where"):
         tf.function(step, autograph=False).get_concrete_function()
 
 
@@ -260,7 +262,7 @@ def test_replicas_exchange_nothing_within_a_function_of_the_step():
         replica = ReplicaStep(tf.zeros([], tf.int64), one, one)
         inside("function", lambda: exchanged(replica, [tf.constant(1.0)]))
 
-    with pytest.raises(NestedFunctionError, match=r"Remove that @tf\.function"):
+    with raises(NestedFunctionError, "@tf.function"):
         tf.function(step, autograph=False).get_concrete_function()
 
 
@@ -359,7 +361,7 @@ def test_errors_raised_while_tracing_survive_autograph(package):
         def step():
             raise error("the words")  # noqa: B023
 
-        with pytest.raises(error, match="the words"):
+        with raises(error, "the words"):
             tf.function(step).get_concrete_function()
 
 

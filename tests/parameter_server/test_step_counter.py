@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
-import pytest
 import tensorflow as tf
 
 from tf_config import Task
 from tfdist import _tf
 from tfdist.parameter_server.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
+
+from ..support.raising import raises
 
 
 class Value:
@@ -58,7 +59,7 @@ def test_a_worker_that_was_started_again_counts_from_0(monkeypatch):
 
 
 def test_where_all_workers_are_needed_a_lost_one_is_an_error(monkeypatch):
-    with pytest.raises(tf.errors.UnavailableError, match="reset by peer"):
+    with raises(tf.errors.UnavailableError, "reset by peer"):
         report(monkeypatch, Value(error=GONE), Value(5), is_elastic=False)
 
 

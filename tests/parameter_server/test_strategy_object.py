@@ -16,6 +16,7 @@ from tfdist.strategies import strategy_for
 
 from ..launch_programs.launcher import PROGRAMS
 from ..support import jobs
+from ..support.raising import raises
 
 STRATEGIES = {
     "ParameterServerStrategy": ["--num_ps=1", "--num_workers=1"],
@@ -81,7 +82,7 @@ def test_without_a_cluster_the_strategy_is_that_of_one_process(monkeypatch):
     assert isinstance(made, tf.distribute.MirroredStrategy)
     assert made.is_chief
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"ps": ["a:1"]}}))
-    with pytest.raises(tf_config.ClusterError, match='no "task"'):
+    with raises(tf_config.ClusterError, '"task"'):
         tfdist.strategy()
 
 

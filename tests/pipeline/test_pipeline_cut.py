@@ -22,6 +22,8 @@ from tfdist.research.model_parallel.pipeline.step_time import (
 from tfdist.research.model_parallel.schedule import SCHEDULES, make_schedule
 from tfdist.research.model_parallel.work import Work
 
+from ..support.raising import raises
+
 COSTS = st.lists(st.integers(0, 20), min_size=1, max_size=7)
 SECONDS = st.integers(0, 5)
 
@@ -149,7 +151,7 @@ def test_a_cut_is_the_fastest_with_room(graph, count, parts, name, waits):
     links = Links(2.0, 1.0)
     execution = Execution(make_schedule(name, count, parts), waits=waits)
     if count > len(graph.nodes):
-        with pytest.raises(PipelineError, match="needs a layer for each stage"):
+        with raises(PipelineError, "each stage"):
             choose_cut(graph, devices_of(count), links, execution)
         return
     stages = choose_cut(graph, devices_of(count), links, execution)
@@ -279,7 +281,7 @@ def test_the_last_stage_has_a_layer():
         execution = Execution(make_schedule("gpipe", count, 2))
         stages = choose_cut(graph, devices_of(count), links, execution)
         assert stages == [0, count - 1, count - 1]
-    with pytest.raises(PipelineError, match="a model of 2 layers"):
+    with raises(PipelineError, "model of 2 layers"):
         choose_cut(graph, devices_of(3), links, execution)
 
 
@@ -288,7 +290,7 @@ def test_calls_of_one_layer_stay_together():
     two, three = (Execution(make_schedule("gpipe", count, 2)) for count in (2, 3))
     stages = choose_cut(graph, devices_of(2), links, two, [[1, 2]])
     assert stages in ([0, 1, 1, 1], [0, 0, 0, 1])
-    with pytest.raises(PipelineError, match="Choose between 1 and 2 stages"):
+    with raises(PipelineError, "1 and 2 stages"):
         choose_cut(graph, devices_of(3), links, three, [[0, 2]])
 
 

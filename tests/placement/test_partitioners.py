@@ -17,6 +17,8 @@ from tfdist.placement.partitioners import (
     partition_of,
 )
 
+from ..support.raising import raises
+
 theirs = tf.distribute.experimental.partitioners
 shapes = st.lists(st.integers(1, 3_000), min_size=1, max_size=3)
 dtypes = st.sampled_from([tf.float32, tf.float64, tf.uint8, tf.bfloat16, tf.string])
@@ -205,12 +207,12 @@ def test_a_partitioner_that_fails_is_named_with_the_variable():
 
 
 def test_a_target_of_one_or_less_is_refused():
-    with pytest.raises(ValueError, match=r"target .* received 1.0"):
+    with raises(ValueError, "target", "received 1.0"):
         TargetSizePartitioner(100, 2, 1.0)
 
 
 def test_an_axis_that_is_not_there_is_refused():
-    with pytest.raises(PartitionError, match=r"\(4,\) has no axis 1"):
+    with raises(PartitionError, "(4,)", "axis 1"):
         MaxSizePartitioner(8)((4,), tf.float32, axis=1)
-    with pytest.raises(PartitionError, match="only a fully known shape"):
+    with raises(PartitionError, "known shape"):
         FixedShardsPartitioner(2)(tf.TensorShape([None, 2]), tf.float32)

@@ -16,6 +16,8 @@ from tfdist.planning.model import plan
 from tfdist.planning.planner import plan_variables
 from tfdist.planning.sizes import weights_of
 
+from ..support.raising import raises
+
 layers = keras.layers
 
 
@@ -276,9 +278,9 @@ def test_lookups_are_of_the_variables_that_match():
     assert weights[0].traffic == 2 * 30 * 8 * 4
     for end in ("words/*", "word*/embeddings", "embeddings", "words/embeddings"):
         assert weights_of(build, lookups={end: 30})[0].lookups == 30
-    with pytest.raises(ValueError, match=r"'ords/\*', which no variable matches"):
+    with raises(ValueError, "'ords/*'"):
         weights_of(build, lookups={"ords/*": 30})
-    with pytest.raises(ValueError, match="lookups has .* received -1"):
+    with raises(ValueError, "lookups", "received -1"):
         weights_of(build, lookups={"*": -1})
 
 
@@ -346,7 +348,7 @@ def not_compiled():
     return keras.Sequential([keras.Input((4,)), layers.Dense(3)])
 
 
-def raises():
+def fails():
     raise KeyError("of the user's own")
 
 
@@ -364,7 +366,7 @@ def raises():
             ValueError,
             "cannot be built with this batch",
         ),
-        (raises, {}, KeyError, "of the user's own"),
+        (fails, {}, KeyError, "of the user's own"),
         (cnn, {"lookups": 5}, TypeError, "lookups has the rows .* received 5"),
         (cnn, {"lookups": {3: 5}}, TypeError, "a pattern .* received 3"),
         (cnn, {"batch": 5}, TypeError, r"\(x, y\), of arrays .* received 5"),

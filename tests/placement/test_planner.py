@@ -14,6 +14,8 @@ from tfdist.planning.planned import PlanMismatchError, Planned
 from tfdist.planning.planner import plan_variables
 from tfdist.planning.weight import Weight
 
+from ..support.raising import raises
+
 
 def weight(*shape: int, name: str = "v", slots: int = 0, **kwargs) -> Weight:
     names = tuple(f"{name}_slot_{i}" for i in range(slots))
@@ -324,7 +326,7 @@ def test_what_is_no_plan_is_refused(text, message, tmp_path):
 def test_a_file_that_is_no_text_is_no_plan(tmp_path):
     path = tmp_path / "plan.png"
     path.write_bytes(b"\x89PNG\xff\xfe")
-    with pytest.raises(PlanFileError, match=r"plan\.png: this is not text"):
+    with raises(PlanFileError, "plan.png", "not text"):
         Plan.load(path)
 
 
@@ -371,9 +373,9 @@ def test_the_receipt_compares():
     assert "-100" in str(receipt)
     assert "+20" in str(receipt)
     assert "NOT as planned" in str(receipt)
-    with pytest.raises(ValueError, match="plan is of 2 ps and the report of 3"):
+    with raises(ValueError, "2 ps", "3"):
         plan.receipt(report(1, 1, 1))
-    with pytest.raises(TypeError, match=r"placement_report\(\); received 'x'"):
+    with raises(TypeError, "placement_report()", "received 'x'"):
         plan.receipt("x")
 
 
@@ -458,7 +460,7 @@ def test_what_is_missing_is_named():
     placement = planned()
     placement.check_complete()
     _, kept = create(placement, weight(9, name="a/kernel").spec)
-    with pytest.raises(PlanMismatchError, match=r"missing: .* b/kernel .*1 of 2"):
+    with raises(PlanMismatchError, "missing: ", "b/kernel", "1 of 2"):
         placement.check_complete()
     placement.restart()
     placement.check_complete()
@@ -472,9 +474,7 @@ def test_what_is_there_more_often_than_planned_is_named():
     again, second = create(placement, specs[0])
     assert again == placement.plan.variables[0].home
     _, last = create(placement, specs[1])
-    with pytest.raises(
-        PlanMismatchError, match=r"extra: a/kernel .*more often .*Planned.restart"
-    ):
+    with raises(PlanMismatchError, "extra: a/kernel", "Planned.restart"):
         placement.check_complete()
     # What Keras makes to throw away is not there by the first step.
     del first
@@ -531,7 +531,7 @@ def test_the_optimizer_that_keras_looks_at_is_no_difference():
     for name in ("optimizer_1/iteration", "optimizer_1/learning_rate"):
         create(placement, weight(name=name).spec)
     placement.check_complete()
-    with pytest.raises(PlanMismatchError, match="extra: the plan has no SGD/iteration"):
+    with raises(PlanMismatchError, "extra: ", "SGD/iteration"):
         create(placement, weight(name="SGD/iteration").spec)
     assert len(kept) == 2
 
@@ -547,7 +547,7 @@ def test_slots_are_those_of_the_plan():
         placement.check_slot(weight(9, name=name).spec, kernel)
 
     slot("momentum")
-    with pytest.raises(PlanMismatchError, match="missing slot: .* velocity of dense_1"):
+    with raises(PlanMismatchError, "missing slot: ", "velocity of dense_1"):
         placement.check_complete([kernel])
     slot("velocity")
     placement.check_complete([kernel])
@@ -562,10 +562,10 @@ def test_slots_are_those_of_the_plan():
 
 def test_what_the_plan_splits_is_not_placed_whole():
     plan = plan_variables([weight(1000, name="a")], 2)
-    with pytest.raises(PlanMismatchError, match="only a Keras variable"):
+    with raises(PlanMismatchError, "Keras variable"):
         Planned(plan).place(weight(1000, name="a").spec, 2)
 
 
 def test_planned_takes_a_plan():
-    with pytest.raises(TypeError, match=r"Planned takes a plan"):
+    with raises(TypeError, "Planned"):
         Planned("plan.json")

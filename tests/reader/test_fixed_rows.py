@@ -10,6 +10,8 @@ from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import REFUSED
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
+from ..support.raising import raises
+
 ROWS = tf.TensorSpec([None, 4])
 
 
@@ -42,13 +44,13 @@ def traced(step, has_fixed_rows=True):
     "step", [of_a_list, of_a_tuple, of_a_loop, of_a_half, of_a_divisor]
 )
 def test_a_size_read_from_a_shape(step):
-    with pytest.raises((TypeError, ValueError), match=r"tf\.shape\(x\)\[0\]") as raised:
+    with raises((TypeError, ValueError), "tf.shape(x)[0]") as raised:
         traced(step)
     assert step.__name__ in [each.name for each in raised.traceback]
 
 
 def test_what_one_process_raises_stays_as_it_is():
-    with pytest.raises(ValueError, match="None") as raised:
+    with raises(ValueError, "None") as raised:
         traced(of_a_divisor, has_fixed_rows=False)
     assert "tf.shape" not in str(raised.value)
 
@@ -63,7 +65,7 @@ def test_another_error_stays_as_it_is():
 
 def test_an_error_of_another_axis_stays_as_it_is():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match="to have value 8") as raised:
+    with raises(ValueError, "value 8") as raised:
         traced(model)
     assert "tf.shape" not in str(raised.value)
 
@@ -127,7 +129,7 @@ def test_a_fixed_number_of_rows(step):
 )
 def test_rows_that_are_selected_are_not_said_to_be_fixed(step):
     def trace(x):
-        with pytest.raises(IndivisibleLossError, match="sums and means over examples"):
+        with raises(IndivisibleLossError, "sums and means"):
             raise refusal_of(tf.reduce_mean(step(x)))
 
     tf.function(trace, autograph=False).get_concrete_function(ROWS)

@@ -19,6 +19,7 @@ from tfdist.synchronous.fit.run import ShareFunction
 from tfdist.synchronous.replica.written import settle_written
 
 from ..support.one_worker import strategy_of_one_worker
+from ..support.raising import raises
 
 pytestmark = pytest.mark.own_process
 
@@ -436,5 +437,5 @@ def test_without_the_word_the_refusal_says_both_lines(strategy, monkeypatch):
 @pytest.mark.parametrize("name", ["MultiWorkerMirroredStrategy", "RingStrategy"])
 @pytest.mark.parametrize("word", ["sum", True, ""])
 def test_other_words_are_refused(name, word):
-    with pytest.raises(ValueError, match=r'None, .* or "mean", .*received'):
+    with raises(ValueError, '"mean"', "received"):
         getattr(tfdist, name)(replica_loss=word)

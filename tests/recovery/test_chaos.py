@@ -16,6 +16,7 @@ from launch.flags.errors import UsageError
 
 from ..launch_programs.launcher import PROGRAMS
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 
 # It keeps a checkpoint of each step, and ends once every fault is over.
 PROGRAM = """
@@ -124,7 +125,7 @@ def test_a_schedule_that_cannot_be_had(job, fault, options, message):
 def test_a_checkpoint_dir_that_cannot_be_written(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    with pytest.raises(UsageError, match=r"train\.py is a file"):
+    with raises(UsageError, "train.py"):
         chaos.main(["chaos", f"--checkpoint_dir={script}/kept", str(script)])
 
 
@@ -132,10 +133,10 @@ def test_a_large_file_system_is_not_filled(job, tmp_path):
     if os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize <= 1 << 30:
         pytest.skip("that of the temporary directory is small")
     schedule = Schedule((Fault("full_disk", "chief", seconds=1.0),))
-    with pytest.raises(FaultError, match="mount -t tmpfs"):
+    with raises(FaultError, "tmpfs"):
         chaos.run(job(1), schedule, checkpoint_dir=str(tmp_path))
     assert not (tmp_path / ".ballast").exists()
-    with pytest.raises(FaultError, match="mount -t tmpfs"):
+    with raises(FaultError, "tmpfs"):
         chaos.run(job(1), schedule, checkpoint_dir=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 

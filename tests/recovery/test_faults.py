@@ -19,6 +19,8 @@ from launch.fault.faults import (
     draw,
 )
 
+from ..support.raising import raises
+
 TASKS = ("chief", "ps:0", "ps:1", "worker:0", "worker:1")
 
 arguments = st.tuples(
@@ -87,7 +89,7 @@ def test_a_fault_that_there_is_not(fault, message):
 @settings(deadline=None)
 @given(st.text() | st.recursive(st.none(), st.lists).map(json.dumps))
 def test_what_is_no_schedule_is_said_to_be_none(text):
-    with pytest.raises(FaultError, match="a schedule is JSON such as"):
+    with raises(FaultError, "JSON such as"):
         Schedule.from_json(text)
 
 
@@ -126,7 +128,7 @@ def test_a_schedule_by_hand_may_be_short():
     ],
 )
 def test_a_schedule_of_nothing(tasks, steps, kinds, count):
-    with pytest.raises(FaultError, match="needs at least one task, kind and step"):
+    with raises(FaultError, "at least one"):
         draw(1, tasks, steps, kinds, count)
 
 

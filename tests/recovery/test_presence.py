@@ -20,6 +20,7 @@ from tfdist.errors import StartupTimeoutError
 from ..launch_programs.fake_server import FakeServer
 from ..support.addresses import free_addresses
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 
 PS, FIRST, SECOND, THIRD = Task("ps", 0), *(Task("worker", i) for i in range(3))
 GONE = "cannot be reached: Connection refused"
@@ -97,7 +98,7 @@ def test_enough_workers_are_waited_for_and_the_others_named(server):
 def test_a_ps_is_always_waited_for(server):
     [absent] = free_addresses(1)
     cluster = Cluster(chief=("127.0.0.1:1",), ps=(absent,), worker=(server.address,))
-    with pytest.raises(StartupTimeoutError, match="ps:0"):
+    with raises(StartupTimeoutError, "ps:0"):
         wait_for_servers(cluster, 1, 1)
 
 

@@ -20,6 +20,8 @@ from tfdist.research.simulation.parameter_server import simulate
 from tfdist.research.simulation.prediction import JobChanges, predict
 from tfdist.research.simulation.step_cost import Hosts, Parts, StepCost
 
+from ..support.raising import raises
+
 # Each simulates thousands of steps.
 pytestmark = pytest.mark.slow
 
@@ -188,11 +190,11 @@ def test_a_policy_that_was_not_measured_is_predicted():
 
 def test_a_file_that_does_not_tell_the_costs():
     measured = made(*ON_CORES, sizes=(2, 4))
-    with pytest.raises(CalibrationError, match=r"1 worker among \[2, 4\].*include 1"):
+    with raises(CalibrationError, "1 worker", "[2, 4]"):
         cost_of(measured, "asynchronous")
     measured = made(*ON_CORES, sizes=(1,))
     silent = replace(measured.runs[0], epochs=(Epoch(1.0, 100),))
-    with pytest.raises(CalibrationError, match="did not report CPU seconds"):
+    with raises(CalibrationError, "CPU seconds"):
         cost_of(replace(measured, runs=(silent,)), "asynchronous")
 
 

@@ -20,6 +20,7 @@ from tfdist.peers.waits import Waits, elsewhere
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
 from ..support.deadline import DEADLINE
+from ..support.raising import raises
 from ..support.worker_processes import run_workers
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "worker_fault.py"
@@ -94,14 +95,14 @@ def test_an_evaluator_is_refused():
 
     cluster = tf_config.Cluster(worker=("a:1",), evaluator=("b:1",))
     config = tf_config.TFConfig(cluster, tf_config.Task("evaluator", 0))
-    with pytest.raises(tf_config.ClusterError, match="this task is evaluator:0"):
+    with raises(tf_config.ClusterError, "evaluator:0"):
         MultiWorkerMirroredStrategy(config)
 
 
 def test_a_cluster_of_another_type_is_refused():
     from tfdist import MultiWorkerMirroredStrategy
 
-    with pytest.raises(TypeError, match="tf_config.TFConfig"):
+    with raises(TypeError, "tf_config.TFConfig"):
         MultiWorkerMirroredStrategy("worker=a:1")
 
 
@@ -172,7 +173,7 @@ def test_messages_of_other_calls_are_named():
         message = "Shape mismatch in the collective instance 91"
         raise tf.errors.InternalError(None, None, message)
 
-    with pytest.raises(calls.LoneCallError, match="another worker has made a call"):
+    with raises(calls.LoneCallError, "another worker"):
         agreed(gather)
 
 
@@ -412,12 +413,12 @@ def test_a_peer_that_has_ended_is_never_back(monkeypatch):
 
 def test_an_error_of_a_step_stays_where_all_peers_answer():
     with (
-        pytest.raises(tf.errors.InvalidArgumentError, match="shapes"),
+        raises(tf.errors.InvalidArgumentError, "shapes"),
         naming_lost_peers(lambda: []),
     ):
         raise tf.errors.InvalidArgumentError(None, None, "shapes do not fit")
     with (
-        pytest.raises(PeerLostError, match="worker:1 at b:1 ended"),
+        raises(PeerLostError, "worker:1 at b:1"),
         naming_lost_peers(lambda: ["worker:1 at b:1"]),
     ):
         raise tf.errors.UnavailableError(None, None, "reset by peer")

@@ -13,6 +13,7 @@ from tfdist import _tf
 from tfdist.variables.creation import being_created
 
 from ..support.one_worker import strategy_of_one_worker
+from ..support.raising import raises
 from .updates_in_run import UPDATES, after_three
 
 pytestmark = pytest.mark.own_process
@@ -254,9 +255,7 @@ def test_inputs_without_a_common_proportion_are_refused(strategy):
     with strategy.scope():
         model = OfTwoInputs()
         model.compile(keras.optimizers.SGD(0.1))
-    with pytest.raises(
-        tfdist.errors.UnequalDataError, match="^the inputs .* of 2.*in one array$"
-    ):
+    with raises(tfdist.errors.UnequalDataError, "the inputs ", "of 2", "one array"):
         model.fit(two_inputs(8, 3), verbose=0)
 
 
@@ -317,9 +316,7 @@ def test_the_number_of_row_splits_does_not_add_up(strategy):
     with strategy.scope():
         model = OfRaggedRows(lambda x: tf.shape(x.row_splits)[0])
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    with pytest.raises(
-        tfdist.errors.IndivisibleLossError, match="through StridedSlice"
-    ):
+    with raises(tfdist.errors.IndivisibleLossError, "StridedSlice"):
         model.fit(ragged_batches(), verbose=0)
 
 
