@@ -23,6 +23,7 @@ from tfdist.parameter_server.caching.tables import CachedTable, tables_of
 from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
@@ -52,11 +53,12 @@ class CachedSteps:
     def __init__(
         self,
         step: StepGraph,
-        strategy: Any,
+        strategy: PsStrategy,
         learning_rate: Callable[[], Any],
         others: dict[Any, "CachedSteps"],
     ) -> None:
-        self._exchange: WhenChanged = strategy.exchange
+        assert isinstance(strategy.exchange, WhenChanged)
+        self._exchange = strategy.exchange
         self._learning_rate = learning_rate
         self._function = step.function
         captured = [outside for outside, _ in step.function.graph.captures]
@@ -236,7 +238,7 @@ class CachedSteps:
 class Caches:
     """The values that the workers of a strategy keep."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: PsStrategy) -> None:
         self._strategy = strategy
         self._used: dict[int, CachedSteps] = {}
 

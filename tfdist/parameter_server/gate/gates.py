@@ -20,13 +20,14 @@ from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 
 
 class Gates:
     """The gates of a strategy."""
 
     def __init__(
-        self, strategy: Any, timeline: str | os.PathLike[str] | None = None
+        self, strategy: PsStrategy, timeline: str | os.PathLike[str] | None = None
     ) -> None:
         self._strategy = strategy
         self._timeline = TimelineFile(timeline) if timeline else None

@@ -14,6 +14,7 @@ from tfdist.graph.used_inputs import without_unused_handles
 from tfdist.parameter_server.exchange.narrow import is_narrowed
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.compiling import with_compiled_calls
 from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
@@ -49,7 +50,7 @@ class StepGraph:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        strategy: PsStrategy,
         step: Callable[..., Any],
         specs: Sequence[tf.TypeSpec],
         gate: Gate | None = None,

@@ -21,6 +21,7 @@ from tfdist.keras import captures
 from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.exchange.policies import keeps_values
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.step_graph import is_checked_later
 from tfdist.parameter_server.steps.kept_gradients import keeping_gradients
 from tfdist.parameter_server.steps.mixed_writes import (
@@ -192,7 +193,7 @@ def check_compiled(graph: Any) -> None:
             check_compiled(called)
 
 
-def check_can_be_compiled(graph: Any, strategy: Any) -> None:
+def check_can_be_compiled(graph: Any, strategy: PsStrategy) -> None:
     """Checks that XLA can compile what a worker computes in a step.
 
     Several steps between two exchanges unpack their batches in a loop, and steps in rounds
@@ -252,7 +253,7 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
+def check_sets(graph: Any, strategy: PsStrategy, model: Any = None) -> None:
     """Checks that workers do not set what others add to at the same time.
 
     If there is a model, the error has the names that it gives to its variables.
@@ -291,7 +292,7 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
 
 
 @contextlib.contextmanager
-def checking_sets(strategy: Any) -> Iterator[None]:
+def checking_sets(strategy: PsStrategy) -> Iterator[None]:
     """Checks a step of the user's own loop once it is traced, as `check_sets` does."""
     is_checked = not (tf.executing_eagerly() or is_checked_later.get())
     if is_checked:

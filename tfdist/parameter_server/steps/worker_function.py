@@ -13,6 +13,7 @@ from tfdist.parameter_server.exchange.narrow import NarrowComputation
 from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
@@ -44,7 +45,7 @@ class WorkerFunction:
 
     def __init__(
         self,
-        strategy: Any,
+        strategy: PsStrategy,
         step: Callable[[Any], Any],
         structure: BatchStructure,
         gate: Gate | None = None,
@@ -103,7 +104,7 @@ class WorkerFunction:
 
         return run
 
-    def _local(self, strategy: Any) -> StepOnCopies:
+    def _local(self, strategy: PsStrategy) -> StepOnCopies:
         """Returns the step with copies, and tells the strategy what becomes of them."""
         placed = strategy.extended.placed
         captured = [outside for outside, _ in self.step.function.graph.captures]
