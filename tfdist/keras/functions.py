@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
+
 
 class Runs(Protocol):
     """Trains, tests or predicts, as a driver does it."""
@@ -20,7 +22,7 @@ class Runs(Protocol):
         """The class of the elements of an iteration over the driver's data."""
         ...
 
-    def on_data(self, data: Any) -> Any:
+    def on_data(self, data: Any) -> Nest:
         """Runs the next steps on the driver's data; returns their logs, or the outputs.
 
         Logs may cover only the steps finished so far, in a dict that is kept up to date.
@@ -28,7 +30,7 @@ class Runs(Protocol):
         """
         ...
 
-    def on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Nest) -> Nest:
         """Runs one step on a batch from the user; returns its logs, or the outputs."""
         ...
 
@@ -36,11 +38,11 @@ class Runs(Protocol):
 class StepFunction:
     """A model's `train_function` or `test_function`."""
 
-    def __init__(self, model: Any, steps: Runs) -> None:
+    def __init__(self, model: keras.Model, steps: Runs) -> None:
         self._model = model
         self._steps = steps
 
-    def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
+    def __call__(self, iterator: Iterator[Any]) -> Logs:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):

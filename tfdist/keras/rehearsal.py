@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import setting
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.optimizers import replaced_applies
 from tfdist.keras.own_traces import own_trace
@@ -36,10 +37,10 @@ def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
 
 def rehearse_until_built(
     strategy: tf.distribute.Strategy,
-    element_spec: Any,
-    step: Callable[[Any], Any],
+    element_spec: Nest,
+    step: Callable[[Nest], Nest],
     any_rows: bool,
-    optimizers: Iterable[Any],
+    optimizers: Iterable[keras.Optimizer],
 ) -> dict[int, str]:
     """Rehearses a step until it creates no variable that the next rehearsal needs.
 
@@ -82,7 +83,7 @@ def rehearse_until_built(
 
 
 def _of_present_leaves(
-    step: Callable[[Any], Any], element_spec: Any
+    step: Callable[[Nest], Nest], element_spec: Nest
 ) -> tuple[Callable[..., None], list[tf.TypeSpec]]:
     """Returns a step that takes the leaves that a batch has, and the specs of these."""
     leaves = tf.nest.flatten(element_spec)
@@ -98,7 +99,7 @@ def _of_present_leaves(
 
 @contextlib.contextmanager
 def _left_out(
-    optimizers: Iterable[Any], applied: list[tuple[Any, list[Any]]]
+    optimizers: Iterable[keras.Optimizer], applied: list[tuple[Any, list[Any]]]
 ) -> Iterator[list[Any]]:
     """Notes the variables of optimizers that are not built, and leaves their `apply` out.
 
@@ -107,7 +108,9 @@ def _left_out(
     """
     left_out = []
 
-    def apply(optimizer: Any, _method: str, grads: list[Any], variables: Any) -> None:
+    def apply(
+        optimizer: keras.Optimizer, _method: str, grads: list[Any], variables: Any
+    ) -> None:
         applied.append((optimizer, list(variables)))
         left_out.append(optimizer)
 
@@ -128,7 +131,7 @@ def _deferred_creation() -> Iterator[list[Any]]:
 
 
 def build_optimizer(
-    strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
+    strategy: tf.distribute.Strategy, optimizer: keras.Optimizer, variables: list[Any]
 ) -> None:
     """Creates the slots of an optimizer, if there are none yet."""
     if not optimizer.built:

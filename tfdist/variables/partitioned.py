@@ -99,7 +99,7 @@ class PartitionedVariable:
         return self._shards[0].device
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> tf.Tensor:
         """The handle of a variable in one piece, which this is not."""
         # An AttributeError, so that there is none for those that look first.
         raise AttributeError(

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.variables.shard_layout import ShardLayout, locate
 
 _PARTS, _WHOLE = "parts_of_shards", "whole_of_parts"
@@ -87,7 +88,7 @@ class ShardChanges:
             for value, row, shape in zip(values, rows, self._shapes, strict=True)
         ]
 
-    def parts_or_copies(self, argument: Any) -> list[Any]:
+    def parts_or_copies(self, argument: Nest) -> list[Any]:
         """Splits a gradient into one part per shard; repeats any other argument."""
         if isinstance(argument, tf.IndexedSlices):
             return self.parts_of(argument)

@@ -163,7 +163,7 @@ class Block:
         self._counts.add(tf.stack([own * pushes, fetches, pushes]))
 
 
-def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
+def kept(handles: Mapping[str, tf.Tensor], known: Iterable[Any]) -> set[str]:
     """Returns the placeholders of what a worker keeps of the variables of a step."""
     variables = {id(each.handle): each for each in known}
     weights = {
@@ -180,7 +180,7 @@ def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
 
 def blocks_of(
     variables: Sequence[LocalVariable],
-    handles: Mapping[str, Any],
+    handles: Mapping[str, tf.Tensor],
     known: Iterable[tuple[Any, str]],
 ) -> list[Block]:
     """Returns the blocks that the variables make which `kept` has chosen."""

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.parameter_server.caching.blocks import (
     Block,
     BlockState,
@@ -67,7 +68,7 @@ class CachedSteps:
         self._tables: list[CachedTable] = []
 
         def tables(
-            handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
+            handles: Mapping[str, tf.Tensor], lookups: Mapping[str, Lookups]
         ) -> set[str]:
             self._tables = tables_of(lookups, handles, known)
             return {each for table in self._tables for each in table.placeholders}
@@ -106,7 +107,7 @@ class CachedSteps:
     def note(self, exchanges: Exchanges) -> None:
         """Notes what becomes of the variables of the step."""
 
-        def names(handles: Iterable[Any]) -> list[str]:
+        def names(handles: Iterable[tf.Tensor]) -> list[str]:
             return [self._names[id(it)] for it in handles if id(it) in self._names]
 
         captured = self._local.captured
@@ -141,7 +142,7 @@ class CachedSteps:
 
     def around(
         self, run: Callable[[State, Sequence[tf.Tensor]], tuple[Any, State]]
-    ) -> Any:
+    ) -> Nest:
         """Adds steps to the function being traced, and returns their result.
 
         `run` takes the values that the worker has kept and the handles of what it has kept of
@@ -153,7 +154,7 @@ class CachedSteps:
         self.kept.write(handles, state)
         return result
 
-    def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Any, State]:
+    def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Nest, State]:
         """Adds one step, before which blocks and rows move, to the function being traced.
 
         Takes what the worker keeps, by `specs`, and returns it with the result as it is then.

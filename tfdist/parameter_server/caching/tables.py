@@ -165,7 +165,7 @@ class CachedTable:
 
 def tables_of(
     lookups: Mapping[str, Lookups],
-    handles: Mapping[str, Any],
+    handles: Mapping[str, tf.Tensor],
     known: Iterable[tuple[Any, str]],
 ) -> list[CachedTable]:
     """Returns the tables of a step whose rows workers keep."""

@@ -30,7 +30,7 @@ _LOST = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.Aborted
 def measured_pipeline(
     strategy: PsStrategy,
     readers: LeaseReaders,
-    dataset: Any,
+    dataset: tf.data.Dataset,
     batches: int,
     step_seconds: float | None,
 ) -> PipelineReport:

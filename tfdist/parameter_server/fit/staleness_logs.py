@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import Logs
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 
@@ -23,11 +24,11 @@ class StalenessLogs(keras.callbacks.Callback):
         self._strategy = strategy
         self._before: StalenessReport | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Remembers the earlier counts."""
         self._before = self._strategy.gates.report()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Adds the counts of the epoch."""
         # Without a number of batches, nobody takes the end of an epoch's steps.
         self._strategy.fit_driver.is_within_epoch = False

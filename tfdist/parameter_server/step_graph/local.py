@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State, repeated
@@ -72,7 +73,7 @@ class StepOnCopies:
         self._before = GraphFragment(rewriting.before(definition, self._ids), inputs)
         self._fragment = GraphFragment(definition, [*inputs, *states, *self._ids])
 
-    def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
+    def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Nest:
         """Adds steps with one exchange, and returns the result of the last one.
 
         If they are more than one, it must be a vector of float64.
@@ -80,7 +81,7 @@ class StepOnCopies:
         captured = captures_of(self._function)
         handles = self.handles(captured)
 
-        def step(i: Any, values: State) -> tuple[Any, State]:
+        def step(i: Any, values: State) -> tuple[Nest, State]:
             return self.compute(batch(i), captured, values)
 
         pulled = [_pull(each, handles[each.placeholder]) for each in self.variables]
@@ -110,7 +111,7 @@ class StepOnCopies:
         captured: Sequence[tf.Tensor],
         values: State,
         ids: Mapping[str, tf.Tensor] = MappingProxyType({}),
-    ) -> tuple[Any, State]:
+    ) -> tuple[Nest, State]:
         """Adds one step on the copies; returns its result, and the values after it.
 
         Args:

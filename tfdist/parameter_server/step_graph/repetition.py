@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
+
 State = Sequence[tf.Tensor]
 
 
@@ -13,7 +15,7 @@ def repeated(
     times: int,
     copies: int,
     state: State = (),
-) -> tuple[Any, State]:
+) -> tuple[Nest, State]:
     """Runs something again and again, each time on the state that it has left.
 
     Without a loop where possible: TensorFlow sends six messages per iteration of a loop

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef
 from tfdist.graph.tasks import WORKER, task_at
 from tfdist.graph.used_inputs import sources_of, used_inputs
 from tfdist.parameter_server.step_graph import messages
@@ -94,7 +95,7 @@ class Rewriting:
             state = f"state/{len(self.variables)}:0"
             self.variables.append(self._rewrite(name, ops, state, adds))
 
-    def definition(self) -> Any:
+    def definition(self) -> GraphDef:
         """Returns the rewritten graph, without the placeholders of its inputs."""
         given = {each.op.name for each in self._graph.inputs}
         local = {each.placeholder for each in self.variables} | self.lookups.keys()
@@ -118,7 +119,7 @@ class Rewriting:
         self._graph_def.node.extend(kept)
         return self._graph_def
 
-    def before(self, definition: Any, ids: Sequence[str]) -> Any:
+    def before(self, definition: GraphDef, ids: Sequence[str]) -> GraphDef:
         """Returns the part of the rewritten graph that some tensors depend on."""
         roots = [self._graph.get_tensor_by_name(each).op for each in ids]
         names = {op.name for op in sources_of(roots)}

@@ -100,7 +100,7 @@ class StepVariable:
     """
 
     def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
-        self.calls: dict[Any, tf.Operation] = {}
+        self.calls: dict[tf.Graph, tf.Operation] = {}
         found = list(uses(handle, self.calls))
         self.writes = [op for op in found if op.type.startswith(WRITES)]
         self.reads = {op for op in found if op.type in READS}
@@ -237,7 +237,7 @@ class StepVariable:
         return bool(known[op.name] & known.get(self._name_in.get(op.graph, ""), 0))
 
 
-def origin(tensor: tf.Tensor, calls: Mapping[Any, tf.Operation]) -> tf.Tensor:
+def origin(tensor: tf.Tensor, calls: Mapping[tf.Graph, tf.Operation]) -> tf.Tensor:
     """Returns the origin of a tensor that is passed on, into functions too.
 
     `calls` has the operation that calls each function, by the function's graph.
@@ -255,7 +255,7 @@ def origin(tensor: tf.Tensor, calls: Mapping[Any, tf.Operation]) -> tf.Tensor:
             return tensor
 
 
-def _variables_behind(graph: Any) -> dict[str, int]:
+def _variables_behind(graph: tf.Graph) -> dict[str, int]:
     """Returns the variables that each operation is computed from, and each one's bit.
 
     One pass, however many variables there are. The key of a bit is the name of a handle,

@@ -176,7 +176,7 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
-def check_compiled(graph: Any) -> None:
+def check_compiled(graph: tf.Graph) -> None:
     """Checks that no function which XLA compiles uses variables of the ps.
 
     Raises:
@@ -193,7 +193,7 @@ def check_compiled(graph: Any) -> None:
             check_compiled(called)
 
 
-def check_can_be_compiled(graph: Any, strategy: PsStrategy) -> None:
+def check_can_be_compiled(graph: tf.Graph, strategy: PsStrategy) -> None:
     """Checks that XLA can compile what a worker computes in a step.
 
     Several steps between two exchanges unpack their batches in a loop, and steps in rounds
@@ -234,11 +234,11 @@ def check_can_be_compiled(graph: Any, strategy: PsStrategy) -> None:
             )
 
 
-def _draws(graph: Any) -> bool:
+def _draws(graph: tf.Graph) -> bool:
     return any(node.op in RANDOM for node in all_nodes(graph.as_graph_def()))
 
 
-def check_captures(function: Any, model: Any) -> None:
+def check_captures(function: Any, model: keras.Model) -> None:
     """Checks that a traced step uses no variables, tables or the like on the chief.
 
     Nor may it compile those of the ps.
@@ -253,7 +253,9 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_sets(graph: Any, strategy: PsStrategy, model: Any = None) -> None:
+def check_sets(
+    graph: tf.Graph, strategy: PsStrategy, model: keras.Model | None = None
+) -> None:
     """Checks that workers do not set what others add to at the same time.
 
     If there is a model, the error has the names that it gives to its variables.
