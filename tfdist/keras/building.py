@@ -57,13 +57,13 @@ _CALLED_OTHERWISE = (
     "layer with other inputs. Give the layer an Input, or remove the model's `call`: the "
     "step is then traced for its variables"
 )
-_writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
+_writes: "weakref.WeakKeyDictionary[keras.Model, dict[str, dict[int, str]]]" = (
     weakref.WeakKeyDictionary()
 )
-_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = (
+_rehearsed: "weakref.WeakKeyDictionary[keras.Model, dict[str, Any]]" = (
     weakref.WeakKeyDictionary()
 )
-_makes_state: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_makes_state: "weakref.WeakSet[keras.Model]" = weakref.WeakSet()
 """Models whose step has created a variable while it was traced."""
 
 

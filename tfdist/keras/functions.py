@@ -46,9 +46,9 @@ class StepFunction:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):
-            logs: dict[str, Any] = self._steps.on_data(iterator)
+            logs: Logs = self._steps.on_data(iterator)
             return logs
-        latest: dict[str, Any] | None = None
+        latest: Logs | None = None
         for batch in itertools.islice(iterator, self._model.steps_per_execution):
             latest = self._steps.on_batch(batch)
         if latest is None:
@@ -62,7 +62,7 @@ class PredictFunction:
     def __init__(self, predictions: Runs) -> None:
         self._predictions = predictions
 
-    def __call__(self, data: list[Any]) -> Any:
+    def __call__(self, data: list[Nest]) -> Nest:
         """Returns the outputs for some batches, concatenated."""
         outputs = []
         for each in data:
@@ -77,7 +77,7 @@ class PredictFunction:
             return outputs[0]
         return keras.tree.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
 
-    def _output(self, data: Any) -> Any:
+    def _output(self, data: Nest) -> Nest:
         if isinstance(data, self._predictions.data_type):
             return self._predictions.on_data(data)
         return self._predictions.on_batch(data)

@@ -44,7 +44,7 @@ class StepLogs:
         self._model = model
         self._state = state
         self._packed: PackedLogs | None = None
-        self._latest: dict[str, Any] = {}
+        self._latest: Logs = {}
         self._read_at = -math.inf
 
     @property

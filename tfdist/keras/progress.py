@@ -97,7 +97,7 @@ def counted(strides: Iterator[Any]) -> Iterator[Any]:
     return strides if history is None else history.count(strides)
 
 
-def _numbers(logs: dict[str, Any]) -> dict[str, float]:
+def _numbers(logs: Logs) -> dict[str, float]:
     found = {}
     for name, value in logs.items():
         with contextlib.suppress(TypeError, ValueError):

@@ -22,12 +22,12 @@ from tfdist.keras.step_writes import NotingScope, noting
 # that creates new variables on every trace.
 _MOST_REHEARSALS = 5
 
-_applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
-    "applied", default=None
+_applied: ContextVar[list[tuple[keras.Optimizer, list[keras.Variable]]] | None] = (
+    ContextVar("applied", default=None)
 )
 
 
-def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
+def optimizers_to_apply() -> list[tuple[keras.Optimizer, list[keras.Variable]]] | None:
     """Returns the optimizers, with their variables, that a rehearsal would apply.
 
     Append to the list instead of applying an optimizer. None outside a rehearsal.
@@ -51,7 +51,7 @@ def rehearse_until_built(
     if any_rows:
         specs = [of_any_rows(spec) for spec in specs]
     for rehearsal in range(_MOST_REHEARSALS):
-        applied: list[tuple[Any, list[Any]]] = []
+        applied: list[tuple[keras.Optimizer, list[keras.Variable]]] = []
         try:
             # Keras defers the creation of variables to the end of a `StatelessScope`,
             # and writes none inside it. The scope of the strategy applies to the
@@ -99,8 +99,9 @@ def _of_present_leaves(
 
 @contextlib.contextmanager
 def _left_out(
-    optimizers: Iterable[keras.Optimizer], applied: list[tuple[Any, list[Any]]]
-) -> Iterator[list[Any]]:
+    optimizers: Iterable[keras.Optimizer],
+    applied: list[tuple[keras.Optimizer, list[keras.Variable]]],
+) -> Iterator[list[keras.Optimizer]]:
     """Notes the variables of optimizers that are not built, and leaves their `apply` out.
 
     An `apply` of a class of its own may build the optimizer, or use what that makes.
@@ -119,9 +120,9 @@ def _left_out(
 
 
 @contextlib.contextmanager
-def _deferred_creation() -> Iterator[list[Any]]:
+def _deferred_creation() -> Iterator[list[keras.Variable]]:
     """Defers creating variables; yields a list that has them after the context."""
-    created: list[Any] = []
+    created: list[keras.Variable] = []
     # A symbolic scope: `losses` would ask a stateless one for the values of weights.
     with generator_in_scope(), NotingScope(), keras.SymbolicScope():
         try:
@@ -131,7 +132,9 @@ def _deferred_creation() -> Iterator[list[Any]]:
 
 
 def build_optimizer(
-    strategy: tf.distribute.Strategy, optimizer: keras.Optimizer, variables: list[Any]
+    strategy: tf.distribute.Strategy,
+    optimizer: keras.Optimizer,
+    variables: list[keras.Variable],
 ) -> None:
     """Creates the slots of an optimizer, if there are none yet."""
     if not optimizer.built:

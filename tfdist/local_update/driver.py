@@ -71,7 +71,9 @@ class LocalUpdateDriver(DefaultDriver):
         # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None
         self._shares: SharedData | None = None
-        self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
+        self._mixes: weakref.WeakKeyDictionary[keras.Model, Mix] = (
+            weakref.WeakKeyDictionary()
+        )
         self._calls: list[_Call] = []
         self._logs: EpochLogs | None = None
 

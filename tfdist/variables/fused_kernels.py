@@ -173,7 +173,7 @@ def _ftrl(optimizer: keras.Optimizer) -> Kernel | None:
     )
 
 
-RULES: Mapping[str, Callable[[Any], Kernel | None]] = {
+RULES: Mapping[str, Callable[[keras.Optimizer], Kernel | None]] = {
     "SGD": _sgd,
     "Adam": _adam,
     # Keras decays the weights before the update, apart from it.

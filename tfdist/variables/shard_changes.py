@@ -61,7 +61,7 @@ class ShardChanges:
         # `tf.dynamic_partition` takes the owners of rows as int32 only.
         return tf.cast(owners, tf.int32), local
 
-    def parts_of(self, delta: Any) -> list[Any]:
+    def parts_of(self, delta: tf.Tensor | tf.IndexedSlices) -> list[Any]:
         """Splits a gradient, or another change of the whole, by shard.
 
         It has the whole's shape, or is `tf.IndexedSlices`, whose parts count rows

@@ -35,12 +35,15 @@ class Source(ABC):
         """Returns the spec of the argument of a function of `steps` steps."""
 
     @abstractmethod
-    def part(self, argument: Nest, first: Any, steps: int) -> Nest:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns the argument for some of its steps, beginning with `first`."""
 
     @abstractmethod
     def tensors(
-        self, argument: Nest, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of a step's batch, and its tickets."""
 
@@ -72,14 +75,17 @@ class ChiefBatches(Source):
         width = len(tensor_specs(self.row_structure)) + len(tickets)
         return tf.TensorSpec([steps, width], tf.string)
 
-    def part(self, argument: Nest, first: Any, steps: int) -> Nest:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns some of the rows."""
         rows = argument[first : first + steps]
         # If `first` is a tensor, the slice has lost its length.
         return tf.ensure_shape(rows, [steps, argument.shape[1]])
 
     def tensors(
-        self, argument: Nest, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of a row."""
         row = argument[step]

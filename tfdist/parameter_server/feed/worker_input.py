@@ -95,13 +95,16 @@ class WorkerInput(Source):
         del steps, tickets
         return tf.data.IteratorSpec(self._element_spec)
 
-    def part(self, argument: Nest, first: Any, steps: int) -> Nest:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns the iterator."""
         del first, steps
         return argument
 
     def tensors(
-        self, argument: Nest, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of the next batch."""
         del step, tickets

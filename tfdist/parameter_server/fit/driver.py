@@ -77,7 +77,9 @@ class ParameterServerDriver(DefaultDriver):
         self._in_flight = in_flight
         self._checkpoints = checkpoints
         self._resumable: ResumableFit | None = None
-        self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[keras.Model, dict[str, Pace]] = (
+            WeakKeyDictionary()
+        )
         self._told_of_small_calls = False
         self._lease_readers = LeaseReaders(SharedFiles(strategy))
         self._step_time = StepTime(lambda: in_flight.steps_finished)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tfdist._support.types import Logs
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 
@@ -67,6 +68,6 @@ def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
         arguments["callbacks"] = [ours, *keras.tree.flatten(callbacks or [])]
 
 
-def _is_plain_round(policy: Any) -> bool:
+def _is_plain_round(policy: Consistency) -> bool:
     """Returns True for rounds without backup workers, in which no wait is timed."""
     return isinstance(policy, Synchronous) and policy.backup_workers == 0

@@ -71,13 +71,13 @@ class RoundGate(Gate):
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter)
         self.scope = ""
-        self.worker: Any = None
-        self._entered: Any = None
-        self._is_part: Any = None
-        self._started: Any = None
-        self._arrived: Any = None
-        self._turn: Any = None
-        self._counts: Any = None
+        self.worker: tf.Tensor = None
+        self._entered: tf.Tensor = None
+        self._is_part: tf.Tensor = None
+        self._started: tf.Tensor = None
+        self._arrived: tf.Tensor = None
+        self._turn: tf.Tensor = None
+        self._counts: tf.Tensor = None
         self._on_worker: Any = None
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:

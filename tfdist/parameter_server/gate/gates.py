@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.combinations import decides_as, is_free
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.consistency.timeline import TimelineFile, events_of
@@ -33,7 +34,7 @@ class Gates:
         self._timeline = TimelineFile(timeline) if timeline else None
         self._gates: dict[Any, Gate] = {}
 
-    def of(self, policy: Any) -> Gate | None:
+    def of(self, policy: Consistency) -> Gate | None:
         """Returns where the steps of a policy report, or None if they need not."""
         # Equal ones are the same, unless they are a user's.
         is_ours = any(decides_as(policy, k) for k in (Asynchronous, BoundedStaleness))

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._support.types import After
-from tfdist.consistency.policy import Phase
+from tfdist.consistency.policy import Consistency, Phase
 from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.parameter_server.gate.decisions import IDLE
 from tfdist.parameter_server.gate.meter import Meter
@@ -37,7 +37,7 @@ class PolicyGate(WaitingGate):
         error: The error of the policy.
     """
 
-    def __init__(self, meter: Meter, num_workers: int, policy: Any) -> None:
+    def __init__(self, meter: Meter, num_workers: int, policy: Consistency) -> None:
         super().__init__(meter, num_workers)
         self.error: BaseException | None = None
         self._policy = policy

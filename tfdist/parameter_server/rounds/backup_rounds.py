@@ -204,7 +204,7 @@ class BackupRounds(Rounds):
         super()._passing(passing, lost)
         self.lead.leave(lost)
 
-    def _first(self, ticket: tf.Tensor) -> Any:
+    def _first(self, ticket: tf.Tensor) -> tf.Tensor:
         return tf.constant(0, tf.int64)
 
     def _enter(

@@ -33,8 +33,8 @@ class Contribution:
     """
 
     optimizer: keras.Optimizer
-    gradients: list[Any]
-    variables: list[Any]
+    gradients: list[tf.Tensor | tf.IndexedSlices | None]
+    variables: list[keras.Variable]
     weight: tf.Tensor
     method: str = "apply"
 

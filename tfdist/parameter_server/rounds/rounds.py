@@ -65,7 +65,9 @@ class Rounds:
         """Returns the operations that the last traced step waits for, by ps."""
         return dict(self._entered)
 
-    def in_round(self, step: Callable[[Nest], Nest]) -> Callable[[Any, tf.Tensor], Any]:
+    def in_round(
+        self, step: Callable[[Nest], Nest]
+    ) -> Callable[[Nest, tf.Tensor], Nest]:
         """Returns a function that traces a step as a worker's part of a round.
 
         It takes a batch and its ticket. Its result is the step's vector, and at the end the number
@@ -104,7 +106,7 @@ class Rounds:
 
         return run
 
-    def _first(self, ticket: tf.Tensor) -> Any:
+    def _first(self, ticket: tf.Tensor) -> tf.Tensor:
         """Returns the first round that a step may be part of."""
         return ticket[0]
 

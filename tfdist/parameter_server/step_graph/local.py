@@ -49,10 +49,12 @@ class StepOnCopies:
     def __init__(
         self,
         step: StepGraph,
-        is_weight: Callable[[Any], bool],
-        chosen: Callable[[Mapping[str, Any]], Collection[str]] = lambda all_: all_,
+        is_weight: Callable[[tf.Tensor], bool],
+        chosen: Callable[[Mapping[str, tf.Tensor]], Collection[str]] = lambda all_: (
+            all_
+        ),
         tables: Callable[
-            [Mapping[str, Any], Mapping[str, Lookups]], Collection[str]
+            [Mapping[str, tf.Tensor], Mapping[str, Lookups]], Collection[str]
         ] = lambda *_: (),
     ) -> None:
         self._function = step.function
@@ -81,7 +83,7 @@ class StepOnCopies:
         captured = captures_of(self._function)
         handles = self.handles(captured)
 
-        def step(i: Any, values: State) -> tuple[Nest, State]:
+        def step(i: int | tf.Tensor, values: State) -> tuple[Nest, State]:
             return self.compute(batch(i), captured, values)
 
         pulled = [_pull(each, handles[each.placeholder]) for each in self.variables]

@@ -11,7 +11,7 @@ State = Sequence[tf.Tensor]
 
 
 def repeated(
-    add: Callable[[Any, State], tuple[Any, State]],
+    add: Callable[[int | tf.Tensor, State], tuple[Nest, State]],
     times: int,
     copies: int,
     state: State = (),
@@ -38,7 +38,7 @@ def repeated(
 
 
 def _looped(
-    add: Callable[[Any, State], tuple[Any, State]],
+    add: Callable[[int | tf.Tensor, State], tuple[Nest, State]],
     times: int,
     copies: int,
     state: State,
@@ -50,7 +50,7 @@ def _looped(
     # from a ps would go there and back in each iteration.
     state = [tf.identity(each) for each in state]
 
-    def body(i: tf.Tensor, result: Any, *state: tf.Tensor) -> tuple[Any, ...]:
+    def body(i: tf.Tensor, result: Nest, *state: tf.Tensor) -> tuple[Any, ...]:
         nonlocal shape
         after: State = state
         for copy in range(copies):

@@ -64,9 +64,11 @@ class Rewriting:
     def __init__(
         self,
         step: StepGraph,
-        is_weight: Callable[[Any], bool],
-        chosen: Callable[[Mapping[str, Any]], Collection[str]],
-        tables: Callable[[Mapping[str, Any], Mapping[str, Lookups]], Collection[str]],
+        is_weight: Callable[[tf.Tensor], bool],
+        chosen: Callable[[Mapping[str, tf.Tensor]], Collection[str]],
+        tables: Callable[
+            [Mapping[str, tf.Tensor], Mapping[str, Lookups]], Collection[str]
+        ],
     ) -> None:
         self._graph = graph = step.function.graph
         self._homes = step.homes

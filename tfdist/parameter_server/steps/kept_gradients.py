@@ -15,7 +15,7 @@ or 1 that the step computes from a count:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -63,7 +63,7 @@ def keeping_gradients(
         states: Variables that no optimizer updates, and the placeholder of each handle.
         updated: The placeholders of weights, and of the slots of their optimizers.
     """
-    behind: dict[Any, dict[str, int]] = {}
+    behind: dict[tf.Graph, dict[str, int]] = {}
     variables = [StepVariable(handle, behind) for _, handle in states]
     set_to = [list(filter(_is_floating, each.kept())) for each in variables]
     if not any(set_to):

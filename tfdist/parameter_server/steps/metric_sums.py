@@ -128,21 +128,21 @@ class MetricSums:
             for each, value in zip(self._variables, values, strict=True)
         ]
         with keras.StatelessScope(state_mapping=state):
-            results: dict[str, Any] = self._model.get_metrics_result()
+            results: Logs = self._model.get_metrics_result()
         return results
 
 
-def _numpy_dtype(variable: Any) -> Any:
+def _numpy_dtype(variable: keras.Variable) -> Any:
     return tf.as_dtype(variable.dtype).as_numpy_dtype
 
 
-def _captured(graph: tf.Graph, variable: Any) -> list[tf.Tensor]:
+def _captured(graph: tf.Graph, variable: keras.Variable) -> list[tf.Tensor]:
     """Returns the handle of a variable in the graph of a step; none if it is not used."""
     handle = getattr(variable, "handle", None)
     return [inside for outside, inside in graph.captures if outside is handle]
 
 
-def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
+def _added(variable: keras.Variable, dtype: tf.DType) -> tf.Tensor | None:
     """Returns, as a vector, what the step being traced adds to a variable.
 
     None if it does anything else, or in a function, a branch or a loop of its own.

@@ -56,7 +56,9 @@ OF_POSITIONS = (
 _FREE, _KEPT, _ADDED, _OTHER = (frozenset([form]) for form in range(4))
 
 
-def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> bool:
+def is_added_to_and_set(
+    handle: tf.Tensor, behind: dict[tf.Graph, dict[str, int]]
+) -> bool:
     """Returns True if a graph adds to a variable, and also sets, resets or clears it.
 
     Args:
@@ -74,7 +76,9 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
 
 
 def is_set_at_a_count(
-    handle: tf.Tensor, behind: dict[Any, dict[str, int]], counted: dict[Any, bool]
+    handle: tf.Tensor,
+    behind: dict[tf.Graph, dict[str, int]],
+    counted: dict[tf.Graph, bool],
 ) -> bool:
     """Returns True if a graph sets a part of a variable at a position that it counts.
 
@@ -99,7 +103,9 @@ class StepVariable:
         reads: Those that read it.
     """
 
-    def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
+    def __init__(
+        self, handle: tf.Tensor, behind: dict[tf.Graph, dict[str, int]]
+    ) -> None:
         self.calls: dict[tf.Graph, tf.Operation] = {}
         found = list(uses(handle, self.calls))
         self.writes = [op for op in found if op.type.startswith(WRITES)]
@@ -144,7 +150,7 @@ class StepVariable:
             if op.type in _AT_A_POSITION:
                 yield op.inputs[_AT_A_POSITION[op.type]]
 
-    def is_counted(self, position: tf.Tensor, counted: dict[Any, bool]) -> bool:
+    def is_counted(self, position: tf.Tensor, counted: dict[tf.Graph, bool]) -> bool:
         """Returns True if a position is computed from a variable that the step counts."""
         pending, walked = [position], set()
         while pending:

@@ -272,8 +272,8 @@ def check_sets(
     # A row of a table that grows is set before anyone adds to it.
     states = [v for v, _ in placed if not v.is_updated and v.rows_in_use is None]
     handles = [(v, inside[id(v.handle)]) for v in states]
-    behind: dict[Any, dict[str, int]] = {}
-    counted: dict[Any, bool] = {}
+    behind: dict[tf.Graph, dict[str, int]] = {}
+    counted: dict[tf.Graph, bool] = {}
     updated = [inside[id(v.handle)] for v, _ in placed if v.is_updated or v.is_slot]
     added = [v for v, handle in handles if is_added_to_and_set(handle, behind)]
     parts = [v for v, handle in handles if is_set_at_a_count(handle, behind, counted)]

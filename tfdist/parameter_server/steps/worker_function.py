@@ -151,7 +151,7 @@ class WorkerFunction:
     ) -> Nest:
         """Adds steps; returns the result of the last one."""
 
-        def add(i: Any, _: State) -> tuple[Nest, State]:
+        def add(i: int | tf.Tensor, _: State) -> tuple[Nest, State]:
             tensors = [*source.tensors(argument, i, self._tickets), *slot]
             return self.step.add(tensors, "step_0"), ()
 
@@ -175,7 +175,7 @@ class WorkerFunction:
         graph = self._exchanges[key]
 
         def run(state: State, of_tables: Sequence[tf.Tensor]) -> tuple[Nest, State]:
-            def add(i: Any, state: State) -> tuple[Nest, State]:
+            def add(i: int | tf.Tensor, state: State) -> tuple[Nest, State]:
                 part = source.part(argument, i, 1)
                 tensors = tf.nest.flatten(part, expand_composites=True)
                 given = [*tensors, *state, *of_tables, *slot]
@@ -192,7 +192,7 @@ class WorkerFunction:
         """Adds steps with as few exchanges as they may have."""
         most = min(self._strategy.exchange.steps, steps)
 
-        def add(first: Any, count: int) -> Nest:
+        def add(first: int | tf.Tensor, count: int) -> Nest:
             part = source.part(argument, first, count)
             tensors = tf.nest.flatten(part, expand_composites=True)
             return self._exchange(source, count).add([*tensors, *slot], "exchange_0")
@@ -221,7 +221,7 @@ class WorkerFunction:
         return self._exchanges[key]
 
 
-def _unless_empty(result: Any) -> Nest:
+def _unless_empty(result: Nest) -> Nest:
     # Each result costs a message, even if it is empty.
     is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
     return None if is_empty else result
