@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist._tf import workers
 from tfdist.cluster.liveness.activity import Activity
-from tfdist.parameter_server.replicas import KIND, Replica, replicas_of
+from tfdist.parameter_server.seam.replicas import KIND, Replica, replicas_of
 
 from ..support.raising import raises
 

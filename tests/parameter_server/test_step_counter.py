@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_config import Task
 from tfdist import _tf
-from tfdist.parameter_server.replicas import Replica
+from tfdist.parameter_server.seam.replicas import Replica
 from tfdist.parameter_server.step_counter import StepCounter
 
 from ..support.raising import raises

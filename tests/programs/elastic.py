@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server import replicas
+from tfdist.parameter_server.seam import replicas
 
 data, steps, marker = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 replicas.KIND = sys.argv[4] if sys.argv[4:] else replicas.KIND

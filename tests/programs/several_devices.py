@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfdist
 from tf_config import Task, TFConfig
-from tfdist.parameter_server import replicas
+from tfdist.parameter_server.seam import replicas
 
 policy, data, fault = sys.argv[1:]
 POLICIES = {

@@ -74,7 +74,7 @@ PURE = {
         "timeline",
         "work",
     ],
-    "parameter_server": ["replicas"],
+    "parameter_server.seam": ["replicas"],
     "parameter_server.exchange": ["policies", "report"],
     "parameter_server.caching": ["decision", "report"],
     "parameter_server.fit": ["pace"],

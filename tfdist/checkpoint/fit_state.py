@@ -43,7 +43,7 @@ class CheckpointMismatchError(Error, ValueError):
     """The checkpoint belongs to a different model."""
 
 
-def groups_of(model: Any) -> dict[str, list[Any]]:
+def groups_of(model: keras.Model) -> dict[str, list[Any]]:
     """Groups the variables of a model and its optimizer apart from its metrics'."""
     # Keras resets the metrics as each epoch begins, so they must be restored after
     # that, apart from the rest.
@@ -54,13 +54,13 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
     return {"model": list(rest.values()), "metrics": list(metrics)}
 
 
-def described(model: Any) -> list[Any]:
+def described(model: keras.Model) -> list[Any]:
     """Describes the variables of a model as a checkpoint does."""
     groups = groups_of(model)
     return variables.describe([*groups["model"], *groups["metrics"]])
 
 
-def check_model(where: str | Path, snapshot: Snapshot, model: Any) -> None:
+def check_model(where: str | Path, snapshot: Snapshot, model: keras.Model) -> None:
     """Checks that a checkpoint is one of this model."""
     differs = variables.difference(snapshot.variables, described(model))
     if differs:
@@ -82,14 +82,16 @@ def with_history(given: Any) -> list[Any]:
     return callbacks
 
 
-def append_to_logs(callbacks: Iterable[Any]) -> None:
+def append_to_logs(callbacks: Iterable[keras.callbacks.Callback]) -> None:
     """Keeps callbacks from truncating the files that an earlier process wrote."""
     for each in callbacks:
         if isinstance(each, keras.callbacks.CSVLogger):
             each.append = True
 
 
-def restore_callbacks(callbacks: Iterable[Any], snapshot: Snapshot) -> None:
+def restore_callbacks(
+    callbacks: Iterable[keras.callbacks.Callback], snapshot: Snapshot
+) -> None:
     """Restores the state of callbacks."""
     states = [
         (name, from_json(state, snapshot.arrays)) for name, state in snapshot.callbacks
@@ -137,7 +139,7 @@ def first_epoch(where: str | Path, snapshot: Snapshot, epochs: int) -> int:
     return epoch
 
 
-def rate_of(model: Any) -> float | None:
+def rate_of(model: keras.Model) -> float | None:
     """Returns the learning rate of a model's optimizer; None if a schedule has it."""
     for each in model.optimizer.variables:
         if each.name == "learning_rate":
@@ -145,7 +147,7 @@ def rate_of(model: Any) -> float | None:
     return None
 
 
-def tell_of_rate(model: Any, rate: float | None) -> None:
+def tell_of_rate(model: keras.Model, rate: float | None) -> None:
     """Logs that the learning rate is that of a checkpoint, unless it is the script's too."""
     if rate is not None and (now := rate_of(model)) != rate:
         _log.warning(

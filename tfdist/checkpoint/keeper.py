@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tf_config.contract import CHECKPOINT_DIR
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.checkpoint.kept_fit import Group, KeptFit, told_if_not_kept
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.checkpoint.store import CheckpointStore
@@ -38,7 +40,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def keeping(
-        self, model: Any, callbacks: list[Any], epochs: int
+        self, model: keras.Model, callbacks: list[keras.callbacks.Callback], epochs: int
     ) -> Iterator[KeptFit | None]:
         """Surrounds a `fit`; yields the callback to add after the others, or None.
 
@@ -106,7 +108,7 @@ class KeptIterator(Iterator[Any]):
 
     def __init__(self, data: "KeptData") -> None:
         self._data = data
-        self._batches: Any = None
+        self._batches: Nest = None
         self.taken = data.start.position.batches if data.start else 0
         self.iterations = data.iterations
 
@@ -132,7 +134,7 @@ class KeptIterator(Iterator[Any]):
 class KeptData:
     """A dataset whose first iteration begins where a checkpoint left off."""
 
-    def __init__(self, dataset: Any, start: Snapshot | None) -> None:
+    def __init__(self, dataset: tf.data.Dataset, start: Snapshot | None) -> None:
         self._dataset = dataset
         self.start = start
         self.element_spec = dataset.element_spec

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist._support.types import Logs
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.background import BackgroundWriter
 from tfdist.checkpoint.fit_state import (
@@ -98,7 +99,7 @@ class KeptFit(keras.callbacks.Callback):
         options: Checkpoints,
         store: CheckpointStore | None,
         group: Group,
-        callbacks: list[Any],
+        callbacks: list[keras.callbacks.Callback],
         epochs: int,
         join: Callable[[], None],
     ) -> None:
@@ -159,7 +160,7 @@ class KeptFit(keras.callbacks.Callback):
         is_given, self._is_data_given = self._is_data_given, True
         return None if is_given else self._found
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Restores the variables, the other callbacks and the initial epoch."""
         self._write_data = DataWriter()
         self._last = self._asked = time.monotonic()
@@ -180,7 +181,7 @@ class KeptFit(keras.callbacks.Callback):
         # Keras's `fit` reads this after `on_train_begin`, in place of its argument.
         self.model._initial_epoch = self._epoch = epoch
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Restores the metrics in the middle of an epoch."""
         # Keras has just reset them, so `on_train_begin` would have been too early.
         self._epoch, self._epoch_begins = epoch, True
@@ -227,9 +228,7 @@ class KeptFit(keras.callbacks.Callback):
         epoch_iterator._steps_seen += self._batches_before
         return found.position.step
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Begins to write a checkpoint if one is due."""
         if self._is_due(batch):
             self._join()
@@ -258,11 +257,11 @@ class KeptFit(keras.callbacks.Callback):
         self._calls, self._ask_at, self._asked = 0, max(calls, 1), now
         return not calls
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Counts the epoch."""
         self._epoch = epoch + 1
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """Writes the last checkpoint, unless there was nothing left to do."""
         if self._data is None:
             return

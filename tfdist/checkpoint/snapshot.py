@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ class Snapshot:
     position: Position
     epochs: int
     finished: bool
-    callbacks: list[Any]
+    callbacks: list[keras.callbacks.Callback]
     variables: list[Any]
     arrays: dict[str, Any] = field(default_factory=dict)
     data: tf.Tensor | None = None

@@ -66,7 +66,7 @@ def losing_variables(strategy: str) -> Iterator[None]:
         )
     yield
     for each, name in kept.values():
-        handle: Any = _handle(each)
+        handle: tf.Tensor = _handle(each)
         each.lost = handle.lost = (
             f"{name} was made before {strategy}(), and is lost: TensorFlow forgot it as "
             "this process connected to its cluster. Construct the strategy first, then the "

@@ -4,12 +4,13 @@ from typing import Any
 
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.synchronous import Synchronous
 
 _DECISIONS = ("may_start", "may_write", "counts", "is_free", "_rooms")
 
 
-def decides_as(policy: Any, kind: type) -> bool:
+def decides_as(policy: Consistency, kind: type) -> bool:
     """Returns True if a policy is of a kind, and overrides none of its decisions."""
     own = type(policy)
     return (
@@ -21,7 +22,9 @@ def decides_as(policy: Any, kind: type) -> bool:
     )
 
 
-def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> None:
+def check_combination(
+    policy: Consistency, exchange: Any, wire_dtype: str | None
+) -> None:
     """Checks that a policy can be kept if values move as an exchange says.
 
     Args:
@@ -62,7 +65,7 @@ def check_combination(policy: Any, exchange: Any, wire_dtype: str | None) -> Non
         )
 
 
-def go_together(policy: Any, exchange: Any, wire_dtype: str | None) -> bool:
+def go_together(policy: Consistency, exchange: Any, wire_dtype: str | None) -> bool:
     """Returns True if `check_combination` allows these."""
     try:
         check_combination(policy, exchange, wire_dtype)
@@ -71,7 +74,7 @@ def go_together(policy: Any, exchange: Any, wire_dtype: str | None) -> bool:
     return True
 
 
-def is_free(policy: Any) -> bool:
+def is_free(policy: Consistency) -> bool:
     """Returns True if no step ever waits or is dropped, so that nothing has to be kept."""
     if not getattr(policy, "is_free", False):
         return False

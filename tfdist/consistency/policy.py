@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Phase(enum.IntEnum):
@@ -118,7 +118,7 @@ def check_consistency(policy: object) -> None:
         )
 
 
-def for_workers(policy: Any, num_workers: int) -> Any:
+def for_workers(policy: "Consistency", num_workers: int) -> "Consistency":
     """Returns a policy for this number of workers.
 
     Raises:

@@ -7,10 +7,11 @@ from tf_config import contract
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.combinations import decides_as
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.synchronous import Synchronous
 
 
-def policy_of(text: str) -> Any:
+def policy_of(text: str) -> Consistency:
     """Returns the policy that a text names.
 
     >>> policy_of("bounded:4")
@@ -61,7 +62,7 @@ def setting_of(policy: Any, num_workers: int) -> str:
     return repr(policy)
 
 
-def policy_of_environment(environ: Mapping[str, str]) -> Any:
+def policy_of_environment(environ: Mapping[str, str]) -> Consistency:
     """Returns the policy that the launcher asks for; `Asynchronous()` if it does not.
 
     Raises:

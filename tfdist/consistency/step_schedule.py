@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tfdist.consistency.policy import Gradient, Phase, State, Step
+from tfdist.consistency.policy import Consistency, Gradient, Phase, State, Step
 
 
 @dataclass
@@ -46,7 +46,7 @@ class StepSchedule:
         state: The policy's knowledge of all steps.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Consistency) -> None:
         self.policy = policy
         self.state = State()
         self._tickets = 0

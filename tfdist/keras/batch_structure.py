@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
+
 
 class BatchStructure:
     """The nested structure of a batch, which may lack targets or weights.
@@ -12,7 +14,7 @@ class BatchStructure:
     Where a batch has no targets or weights, Keras has an `Optional` and `specs` None.
     """
 
-    def __init__(self, element_spec: Any) -> None:
+    def __init__(self, element_spec: Nest) -> None:
         self.specs = tf.nest.map_structure(
             lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
             element_spec,
@@ -25,7 +27,7 @@ class BatchStructure:
         return repr(self.specs)
 
     @property
-    def present(self) -> tuple[Any, ...]:
+    def present(self) -> tuple[Nest, ...]:
         """The type specs of the values in a batch."""
         return tuple(spec for spec in self._leaves if spec is not None)
 
@@ -42,35 +44,35 @@ class BatchStructure:
             for spec in self.present
         )
 
-    def flatten(self, batch: Any) -> tuple[Any, ...]:
+    def flatten(self, batch: Nest) -> tuple[Nest, ...]:
         """Returns the values in a batch that are not None."""
         pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
         return tuple(leaf for leaf, spec in pairs if spec is not None)
 
-    def pack(self, present: Sequence[Any]) -> Any:
+    def pack(self, present: Sequence[Any]) -> Nest:
         """Returns the batch that holds these values."""
         rest = iter(present)
         leaves = [None if spec is None else next(rest) for spec in self._leaves]
         return tf.nest.pack_sequence_as(self.specs, leaves)
 
     @classmethod
-    def of_batch(cls, batch: Any) -> "BatchStructure":
+    def of_batch(cls, batch: Nest) -> "BatchStructure":
         """Returns the structure of such batches with any number of examples."""
         return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
 
 
-def as_element(arguments: tuple[Any, ...]) -> Any:
+def as_element(arguments: tuple[Any, ...]) -> Nest:
     """Returns the element that `map` passes to a function as these arguments."""
     return arguments if len(arguments) != 1 else arguments[0]
 
 
-def _spec_of_any_rows(value: Any) -> Any:
+def _spec_of_any_rows(value: Any) -> Nest:
     if value is None:
         return tf.OptionalSpec(None)
     return of_any_rows(tf.type_spec_from_value(value))
 
 
-def of_any_rows(spec: Any) -> Any:
+def of_any_rows(spec: Any) -> Nest:
     """Returns the spec of tensors with any number of rows, as a batch may have."""
     # The last batch of a dataset is often smaller. It should not cost another trace.
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:

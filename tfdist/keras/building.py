@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.context import setting
 from tfdist._support.errors import RefusalError, advise
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.driver import driver_of
 from tfdist.keras.optimizers import is_overridden, optimizers_of
@@ -56,13 +57,13 @@ _CALLED_OTHERWISE = (
     "layer with other inputs. Give the layer an Input, or remove the model's `call`: the "
     "step is then traced for its variables"
 )
-_writes: "weakref.WeakKeyDictionary[Any, dict[str, dict[int, str]]]" = (
+_writes: "weakref.WeakKeyDictionary[keras.Model, dict[str, dict[int, str]]]" = (
     weakref.WeakKeyDictionary()
 )
-_rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = (
+_rehearsed: "weakref.WeakKeyDictionary[keras.Model, dict[str, Any]]" = (
     weakref.WeakKeyDictionary()
 )
-_makes_state: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_makes_state: "weakref.WeakSet[keras.Model]" = weakref.WeakSet()
 """Models whose step has created a variable while it was traced."""
 
 
@@ -76,7 +77,7 @@ def in_stage(stage: str) -> contextlib.AbstractContextManager[None]:
     return setting(_stage, stage)
 
 
-def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
+def step_of(model: keras.Model, stage: str) -> Callable[[Nest], Nest]:
     """Returns a model's step of a stage, unwrapped from a `@tf.function`.
 
     The step is traced as part of the function that each replica runs. A `tf.function`
@@ -100,10 +101,10 @@ def step_of(model: Any, stage: str) -> Callable[[Any], Any]:
 
 
 def build(
-    model: Any,
+    model: keras.Model,
     strategy: tf.distribute.Strategy,
-    element_spec: Any,
-    rehearse: Callable[[Any], Any],
+    element_spec: Nest,
+    rehearse: Callable[[Nest], Nest],
     *,
     always: bool = False,
     any_rows: bool = False,
@@ -158,7 +159,7 @@ def _is_misfit(error: Exception, model: keras.Model) -> bool:
     return is_misfit
 
 
-def _compiled(model: Any) -> tuple[Any, ...]:
+def _compiled(model: keras.Model) -> tuple[Any, ...]:
     """Returns references to what `compile` replaces, which may need new variables.
 
     Weak ones: they equal no later object, which may have the address of one that is gone.
@@ -167,7 +168,9 @@ def _compiled(model: Any) -> tuple[Any, ...]:
     return tuple(None if each is None else weakref.ref(each) for each in parts)
 
 
-def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) -> Any:
+def trace_with_state(
+    model: keras.Model, element_spec: Nest, trace: Callable[[], Any]
+) -> Any:
     """Traces a step of a model, whose state may be made when it is first called.
 
     `keras.random` makes a generator where a layer first draws without a seed, which may
@@ -186,7 +189,7 @@ def trace_with_state(model: Any, element_spec: Any, trace: Callable[[], Any]) ->
 
 
 @contextlib.contextmanager
-def _creating_nothing(model: Any) -> Iterator[None]:
+def _creating_nothing(model: keras.Model) -> Iterator[None]:
     """Stops a trace of a step where it would create a variable."""
 
     def stop(create: Callable[..., Any], **kwargs: Any) -> Any:
@@ -203,7 +206,7 @@ def _creating_nothing(model: Any) -> Iterator[None]:
         yield
 
 
-def _may_use_more(model: Any) -> bool:
+def _may_use_more(model: keras.Model) -> bool:
     """Returns True if a step may use variables that `call` did not create.
 
     Examples are variables of a second optimizer, or of layers that only training uses.
@@ -212,12 +215,12 @@ def _may_use_more(model: Any) -> bool:
     return _has_own_step(model) or any(unbuilt)
 
 
-def _has_own_step(model: Any) -> bool:
+def _has_own_step(model: keras.Model) -> bool:
     return is_overridden(model, f"{stage()}_step")
 
 
 def _build_by_call(
-    model: Any, strategy: tf.distribute.Strategy, element_spec: Any
+    model: keras.Model, strategy: tf.distribute.Strategy, element_spec: Nest
 ) -> Exception | None:
     try:
         with (
@@ -256,7 +259,7 @@ def _holding_warnings_back() -> Iterator[list[tuple[Any, ...]]]:
 
 
 @contextlib.contextmanager
-def _left_unbuilt(optimizer: Any) -> Iterator[None]:
+def _left_unbuilt(optimizer: keras.Optimizer) -> Iterator[None]:
     """Keeps Keras from building an optimizer, whose variables may not all exist yet."""
     if optimizer is None or optimizer.built:
         yield

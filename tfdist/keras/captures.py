@@ -16,7 +16,9 @@ _ALLOWED = "tensorflow::SummaryWriterInterface"
 _IN_THE_CLUSTER = ("ps", "worker")
 
 
-def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[str]]:
+def resources_on_chief(
+    graph: tf.Graph, model: keras.Model
+) -> tuple[list[str], list[str]]:
     """Names the variables, and the other resources, on the chief that a step uses.
 
     They are tables, generators and iterators, but not the writer of `tf.summary`.
@@ -35,7 +37,7 @@ def resources_on_chief(graph: Any, model: keras.Model) -> tuple[list[str], list[
     return variables, others
 
 
-def names_of_handles(graph: Any, model: keras.Model) -> dict[int, str]:
+def names_of_handles(graph: tf.Graph, model: keras.Model) -> dict[int, str]:
     """Returns names by the identities of resource handles."""
     # Later entries win: an attribute's name says more than a variable's, and Keras's
     # path says the most.
@@ -110,7 +112,7 @@ def _by_use(tensor: tf.Tensor, what: str) -> str:
 
 
 def uses(
-    tensor: tf.Tensor, calls: dict[Any, tf.Operation] | None = None
+    tensor: tf.Tensor, calls: dict[tf.Graph, tf.Operation] | None = None
 ) -> Iterator[tf.Operation]:
     """Yields the operations that use a tensor, including those in called functions.
 

@@ -10,7 +10,11 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
+import keras
+import tensorflow as tf
+
 from tfdist._support.context import setting
+from tfdist._support.types import Nest
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.
@@ -36,7 +40,11 @@ class Computation:
         return tape_gradient(*given)
 
     def apply(
-        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+        self,
+        keras_apply: Callable[..., Any],
+        optimizer: keras.Optimizer,
+        grads: Any,
+        given: Any,
     ) -> Any:
         """Does what `optimizer.apply(grads, given)` should do; `given` may be None."""
         return keras_apply(optimizer, grads, given)
@@ -59,7 +67,9 @@ class Computation:
         """Returns the next seed: another one for each replica that draws numbers of its own."""
         return keras_next()
 
-    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
+    def mask_weights(
+        self, weigh: Callable[[str], Any], mask: tf.Tensor | None, by: str
+    ) -> Nest:
         """Returns the sample weights of a loss whose predictions have a mask.
 
         Args:
@@ -69,12 +79,12 @@ class Computation:
         """
         return weigh(by)
 
-    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def loss(self, loss: Nest, y_true: Nest, y_pred: Nest, sample_weight: Nest) -> Nest:
         """Returns `loss(y_true, y_pred, sample_weight)` for a compiled loss."""
         return loss(y_true, y_pred, sample_weight)
 
     def update_metric(
-        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
+        self, metric: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest
     ) -> None:
         """Does what `metric.update_state(...)` of a compiled metric should do."""
         metric.update_state(y_true, y_pred, sample_weight)

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
 from tfdist.keras import building, hooks
-
-Logs = dict[str, Any]
 
 
 class DefaultDriver:
@@ -36,15 +36,15 @@ class DefaultDriver:
         self.strategy: Any = strategy
         hooks.install()
 
-    def train_step_function(self, model: Any) -> Callable[[Any], Logs]:
+    def train_step_function(self, model: keras.Model) -> Callable[[Nest], Logs]:
         """Returns the function that runs one train step on a batch."""
         raise self._lacks("train_step_function", "does not train")
 
-    def test_step_function(self, model: Any) -> Callable[[Any], Logs]:
+    def test_step_function(self, model: keras.Model) -> Callable[[Nest], Logs]:
         """Returns the function that runs one test step on a batch."""
         raise self._lacks("test_step_function", "does not evaluate (validation_data)")
 
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+    def predict_function(self, model: keras.Model) -> Callable[[list[Nest]], Nest]:
         """Returns the function that maps a list of batches to their outputs."""
         raise self._lacks("predict_function", "does not predict")
 
@@ -55,7 +55,7 @@ class DefaultDriver:
             "without"
         )
 
-    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+    def train_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the function that runs the next `steps_per_execution` train steps.
 
         Keras calls it with what iterating over `data` yields, or, in `train_on_batch`,
@@ -64,7 +64,7 @@ class DefaultDriver:
         """
         return _execution(model, self.train_step_function(model))
 
-    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Logs]:
+    def test_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the same for the model's `test_step`."""
         return _execution(model, self.test_step_function(model))
 
@@ -83,7 +83,7 @@ class DefaultDriver:
         """
         return adapter.get_tf_dataset()
 
-    def build(self, model: Any, element_spec: Any) -> None:
+    def build(self, model: keras.Model, element_spec: Nest) -> None:
         """Creates the variables of a model and its optimizer before the first step.
 
         Args:
@@ -94,7 +94,7 @@ class DefaultDriver:
         building.build(model, self.strategy, element_spec, step)
 
     def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> contextlib.AbstractContextManager[Any]:
         """Surrounds a call of `fit`, `evaluate` or `predict`: start, end and errors.
 
@@ -124,7 +124,7 @@ class DefaultDriver:
         return steps
 
     def storing(
-        self, model: Any, operation: str
+        self, model: keras.Model, operation: str
     ) -> contextlib.AbstractContextManager[bool]:
         """Surrounds a save, an export or a load. Yields whether this process does it.
 
@@ -146,8 +146,8 @@ class DefaultDriver:
 
 
 def _execution(
-    model: Any, step: Callable[[Any], Logs]
-) -> Callable[[Iterator[Any]], Logs]:
+    model: keras.Model, step: Callable[[Nest], Logs]
+) -> Callable[[Iterator[Nest]], Logs]:
     """Returns a function of `steps_per_execution` batches, as Keras counts them.
 
     A function that took one would leave the other batches of the epoch unread.

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
+
 
 class Runs(Protocol):
     """Trains, tests or predicts, as a driver does it."""
@@ -20,7 +22,7 @@ class Runs(Protocol):
         """The class of the elements of an iteration over the driver's data."""
         ...
 
-    def on_data(self, data: Any) -> Any:
+    def on_data(self, data: Any) -> Nest:
         """Runs the next steps on the driver's data; returns their logs, or the outputs.
 
         Logs may cover only the steps finished so far, in a dict that is kept up to date.
@@ -28,7 +30,7 @@ class Runs(Protocol):
         """
         ...
 
-    def on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Nest) -> Nest:
         """Runs one step on a batch from the user; returns its logs, or the outputs."""
         ...
 
@@ -36,17 +38,17 @@ class Runs(Protocol):
 class StepFunction:
     """A model's `train_function` or `test_function`."""
 
-    def __init__(self, model: Any, steps: Runs) -> None:
+    def __init__(self, model: keras.Model, steps: Runs) -> None:
         self._model = model
         self._steps = steps
 
-    def __call__(self, iterator: Iterator[Any]) -> dict[str, Any]:
+    def __call__(self, iterator: Iterator[Any]) -> Logs:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):
-            logs: dict[str, Any] = self._steps.on_data(iterator)
+            logs: Logs = self._steps.on_data(iterator)
             return logs
-        latest: dict[str, Any] | None = None
+        latest: Logs | None = None
         for batch in itertools.islice(iterator, self._model.steps_per_execution):
             latest = self._steps.on_batch(batch)
         if latest is None:
@@ -60,7 +62,7 @@ class PredictFunction:
     def __init__(self, predictions: Runs) -> None:
         self._predictions = predictions
 
-    def __call__(self, data: list[Any]) -> Any:
+    def __call__(self, data: list[Nest]) -> Nest:
         """Returns the outputs for some batches, concatenated."""
         outputs = []
         for each in data:
@@ -75,7 +77,7 @@ class PredictFunction:
             return outputs[0]
         return keras.tree.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
 
-    def _output(self, data: Any) -> Any:
+    def _output(self, data: Nest) -> Nest:
         if isinstance(data, self._predictions.data_type):
             return self._predictions.on_data(data)
         return self._predictions.on_batch(data)

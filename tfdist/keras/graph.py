@@ -20,7 +20,7 @@ _FOLDED: dict[str, Callable[..., Any]] = {
 _COPIES = frozenset(["Cast", "Identity", "Placeholder"])
 
 
-def is_symbolic(tensor: Any) -> bool:
+def is_symbolic(tensor: tf.Tensor) -> bool:
     """Returns True if a tensor belongs to a graph, in contrast to an eager tensor."""
     return not hasattr(tensor, "numpy")
 
@@ -33,7 +33,7 @@ def function_being_traced() -> tf.Graph:
     return graph
 
 
-def inputs_of(tensor: Any) -> list[Any]:
+def inputs_of(tensor: tf.Tensor) -> list[tf.Tensor]:
     """Returns the tensors that a tensor is computed from.
 
     For a tensor captured from an outer graph, that is the outer tensor.
@@ -45,26 +45,26 @@ def inputs_of(tensor: Any) -> list[Any]:
     return [outer for outer, inner in captures if inner is tensor]
 
 
-def handle_of(read: tf.Operation) -> Any:
+def handle_of(read: tf.Operation) -> tf.Tensor:
     """Returns the eager handle of the variable that an operation reads."""
     return outermost(read.inputs[0])
 
 
-def outermost(handle: Any) -> Any:
+def outermost(handle: tf.Tensor) -> tf.Tensor:
     """Follows a handle out of nested graphs, to the eager one."""
     while is_symbolic(handle) and (outer := inputs_of(handle)):
         handle = outer[0]
     return handle
 
 
-def source_of(tensor: Any) -> Any:
+def source_of(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the tensor that has the same elements, before it was cast or captured."""
     is_alike = is_symbolic(tensor) and tensor.op.type in _COPIES
     inputs = inputs_of(tensor) if is_alike else ()
     return source_of(inputs[0]) if inputs else tensor
 
 
-def constant(tensor: Any) -> Any:
+def constant(tensor: tf.Tensor) -> Any:
     """Returns a constant of the graph as an array, or None.
 
     TensorFlow's own function for this does not calculate, as with a number of dimensions.

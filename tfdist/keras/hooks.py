@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
 from tfdist._support.errors import advise
+from tfdist._support.types import Logs
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.keras import (
     building,
@@ -96,7 +97,7 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
     setattr(owner, name, method)
 
 
-def _is_explained(model: Any, error: BaseException) -> bool:
+def _is_explained(model: keras.Model, error: BaseException) -> bool:
     """Returns True if an error's message suffices, so its traceback may be short."""
     is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
     if is_ours:  # Also of a model that was built before any strategy.
@@ -104,7 +105,7 @@ def _is_explained(model: Any, error: BaseException) -> bool:
     return _is_folded(model) and isinstance(error, tf.errors.OpError)
 
 
-def _is_folded(model: Any) -> bool:
+def _is_folded(model: keras.Model) -> bool:
     """Returns True if tracebacks lack the frames of tfdist."""
     return (
         keras.config.is_traceback_filtering_enabled()
@@ -112,7 +113,7 @@ def _is_folded(model: Any) -> bool:
     )
 
 
-def _warn_of_no_scope(model: Any) -> None:
+def _warn_of_no_scope(model: keras.Model) -> None:
     if model not in _warned:
         _warned.add(model)
         _log.warning(
@@ -139,7 +140,7 @@ def _trainer() -> Any:
 def _maker(stage: str) -> Callable[..., Any]:
     name = f"{stage}_function"
 
-    def make(driver: Any, _: Any, model: Any, force: bool = False) -> Any:
+    def make(driver: Any, _: Any, model: keras.Model, force: bool = False) -> Any:
         # A step in flight may still need the function that is replaced here.
         driver.join()
         if getattr(model, name) is None or force:
@@ -158,7 +159,7 @@ def _maker(stage: str) -> Callable[..., Any]:
 def _build(
     driver: Any,
     _: Any,
-    model: Any,
+    model: keras.Model,
     iterator: Any = None,
     data_batch: Any = None,
 ) -> None:
@@ -170,7 +171,7 @@ def _build(
 
 
 def _epoch_logs(
-    driver: Any, keras_method: Callable[..., Any], model: Any, logs: Any
+    driver: Any, keras_method: Callable[..., Any], model: keras.Model, logs: Logs
 ) -> Any:
     # Keras's method reads the metrics. In unison, the logs of a step already cover the
     # epoch. Without any, no step had ended when the last one was sent.
@@ -179,7 +180,7 @@ def _epoch_logs(
     return keras_method(model, logs or model.get_metrics_result())
 
 
-def _reset(driver: Any, keras_method: Callable[..., Any], model: Any) -> None:
+def _reset(driver: Any, keras_method: Callable[..., Any], model: keras.Model) -> None:
     # Steps in flight would add to some variables before, and to others after the reset.
     driver.join()
     keras_method(model)

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
+
 # The maximum age of the metrics that a callback sees within an epoch, in seconds.
 # Reading them after every step would cost the chief a message per metric and step.
 MAX_AGE = 0.2
@@ -19,13 +21,13 @@ class MetricState(Protocol):
     def add(self) -> None:
         """Adds the step's changes of the metrics, at the end of a traced step."""
 
-    def whole(self, logs: Any) -> Any:
+    def whole(self, logs: Logs) -> Any:
         """Returns the logs of such a step, as if it had read the metrics at once."""
 
     def begin(self, is_read: bool) -> bool:
         """Begins anew if the metrics were reset; returns whether it has."""
 
-    def results(self) -> dict[str, Any] | None:
+    def results(self) -> Logs | None:
         """Returns the results after some whole steps since then, or None without one."""
 
 
@@ -42,7 +44,7 @@ class StepLogs:
         self._model = model
         self._state = state
         self._packed: PackedLogs | None = None
-        self._latest: dict[str, Any] = {}
+        self._latest: Logs = {}
         self._read_at = -math.inf
 
     @property
@@ -50,7 +52,7 @@ class StepLogs:
         """True if no step of the epoch has returned logs yet."""
         return not self._latest
 
-    def pack(self, logs: Any) -> tf.Tensor | None:
+    def pack(self, logs: Logs) -> tf.Tensor | None:
         """Returns, within a step, the logs that the worker must send; may be empty."""
         if not isinstance(logs, dict):
             raise TypeError(
@@ -81,7 +83,7 @@ class StepLogs:
         if self._packed is not None:
             self._latest.update(self._packed.unpack(vector.numpy()))
 
-    def latest(self) -> dict[str, Any]:
+    def latest(self) -> Logs:
         """Returns logs at most `MAX_AGE` old, in the same dict each time.
 
         Keras keeps the dict of the last step, so updating it keeps that current.
@@ -92,11 +94,11 @@ class StepLogs:
                 self._read_at = time.monotonic()
         return self._latest
 
-    def known(self) -> dict[str, Any]:
+    def known(self) -> Logs:
         """Returns the logs as they were read last, in the same dict as `latest`."""
         return self._latest if self._latest else self.now()
 
-    def now(self) -> dict[str, Any]:
+    def now(self) -> Logs:
         """Returns the logs as of now. Call it while no step writes the metrics."""
         if self._packed is None:
             self._latest.update(self._model.get_metrics_result())
@@ -108,10 +110,10 @@ class PackedLogs:
     """The logs of a step as one vector, which crosses the network in one message."""
 
     def __init__(self) -> None:
-        self._structure: Any = None
+        self._structure: Nest = None
         self._shapes: list[tuple[int, ...]] = []
 
-    def pack(self, logs: Any) -> tf.Tensor:
+    def pack(self, logs: Logs) -> tf.Tensor:
         """Returns a float64 vector of all the values in the logs."""
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
         for value in values:
@@ -122,7 +124,7 @@ class PackedLogs:
         flat = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
         return tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float64)
 
-    def unpack(self, vector: np.ndarray) -> Any:
+    def unpack(self, vector: np.ndarray) -> Nest:
         """Returns the logs that `pack` packed into the vector."""
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         parts = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []

@@ -29,7 +29,7 @@ def is_by_element(optimizer: keras.optimizers.Optimizer) -> bool:
     return is_wrapper or (is_keras_own and owner.__name__ in _BY_ELEMENT)
 
 
-def is_overridden(model: Any, name: str) -> bool:
+def is_overridden(model: keras.Model, name: str) -> bool:
     """Returns True if a model has a method of its own in the place of Keras's."""
     is_inherited = getattr(type(model), name) is getattr(keras.Model, name)
     return name in vars(model) or not is_inherited
@@ -75,7 +75,8 @@ _APPLIES = ("apply", "apply_gradients")
 
 @contextlib.contextmanager
 def replaced_applies(
-    optimizers: Iterable[Any], apply: Callable[[Any, str, list[Any], Any], None]
+    optimizers: Iterable[keras.Optimizer],
+    apply: Callable[[Any, str, list[Any], Any], None],
 ) -> Iterator[None]:
     """Replaces what the classes of some optimizers have in the place of Keras's `apply`.
 
@@ -83,11 +84,13 @@ def replaced_applies(
     and variables or None.
     """
 
-    def of_pairs(optimizer: Any, grads_and_vars: Any) -> None:
+    def of_pairs(optimizer: keras.Optimizer, grads_and_vars: Any) -> None:
         grads, variables = zip(*grads_and_vars, strict=True)
         apply(optimizer, "apply_gradients", list(grads), list(variables))
 
-    def of_lists(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def of_lists(
+        optimizer: keras.Optimizer, grads: Any, trainable_variables: Any = None
+    ) -> None:
         apply(optimizer, "apply", list(grads), trainable_variables)
 
     own = [
@@ -107,7 +110,7 @@ def replaced_applies(
                 del vars(each)[name]
 
 
-def _kind(optimizer: Any) -> Any:
+def _kind(optimizer: keras.Optimizer) -> Any:
     """Returns the first class of Keras among those that an optimizer is of."""
     kinds = type(optimizer).__mro__
     return next(c for c in kinds if getattr(keras.optimizers, c.__name__, None) is c)

@@ -12,6 +12,7 @@ import keras
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tfdist._support.context import setting
+from tfdist._support.types import Logs
 from tfdist.cluster.liveness import supervision
 
 _INTERVAL = 1.0  # seconds
@@ -32,15 +33,15 @@ class EpochHistory(keras.callbacks.Callback):
         self._ended: float | None = None
         self._steps = self._messages = 0
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Starts the epoch's clock."""
         self._begin()
 
-    def on_test_begin(self, logs: Any = None) -> None:
+    def on_test_begin(self, logs: Logs | None = None) -> None:
         """Stops the clock before the validation."""
         self._end()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Writes the record."""
         self._end()
         assert self._ended is not None
@@ -96,7 +97,7 @@ def counted(strides: Iterator[Any]) -> Iterator[Any]:
     return strides if history is None else history.count(strides)
 
 
-def _numbers(logs: dict[str, Any]) -> dict[str, float]:
+def _numbers(logs: Logs) -> dict[str, float]:
     found = {}
     for name, value in logs.items():
         with contextlib.suppress(TypeError, ValueError):

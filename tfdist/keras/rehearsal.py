@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import setting
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import of_any_rows
 from tfdist.keras.optimizers import replaced_applies
 from tfdist.keras.own_traces import own_trace
@@ -21,12 +22,12 @@ from tfdist.keras.step_writes import NotingScope, noting
 # that creates new variables on every trace.
 _MOST_REHEARSALS = 5
 
-_applied: ContextVar[list[tuple[Any, list[Any]]] | None] = ContextVar(
-    "applied", default=None
+_applied: ContextVar[list[tuple[keras.Optimizer, list[keras.Variable]]] | None] = (
+    ContextVar("applied", default=None)
 )
 
 
-def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
+def optimizers_to_apply() -> list[tuple[keras.Optimizer, list[keras.Variable]]] | None:
     """Returns the optimizers, with their variables, that a rehearsal would apply.
 
     Append to the list instead of applying an optimizer. None outside a rehearsal.
@@ -36,10 +37,10 @@ def optimizers_to_apply() -> list[tuple[Any, list[Any]]] | None:
 
 def rehearse_until_built(
     strategy: tf.distribute.Strategy,
-    element_spec: Any,
-    step: Callable[[Any], Any],
+    element_spec: Nest,
+    step: Callable[[Nest], Nest],
     any_rows: bool,
-    optimizers: Iterable[Any],
+    optimizers: Iterable[keras.Optimizer],
 ) -> dict[int, str]:
     """Rehearses a step until it creates no variable that the next rehearsal needs.
 
@@ -50,7 +51,7 @@ def rehearse_until_built(
     if any_rows:
         specs = [of_any_rows(spec) for spec in specs]
     for rehearsal in range(_MOST_REHEARSALS):
-        applied: list[tuple[Any, list[Any]]] = []
+        applied: list[tuple[keras.Optimizer, list[keras.Variable]]] = []
         try:
             # Keras defers the creation of variables to the end of a `StatelessScope`,
             # and writes none inside it. The scope of the strategy applies to the
@@ -82,7 +83,7 @@ def rehearse_until_built(
 
 
 def _of_present_leaves(
-    step: Callable[[Any], Any], element_spec: Any
+    step: Callable[[Nest], Nest], element_spec: Nest
 ) -> tuple[Callable[..., None], list[tf.TypeSpec]]:
     """Returns a step that takes the leaves that a batch has, and the specs of these."""
     leaves = tf.nest.flatten(element_spec)
@@ -98,8 +99,9 @@ def _of_present_leaves(
 
 @contextlib.contextmanager
 def _left_out(
-    optimizers: Iterable[Any], applied: list[tuple[Any, list[Any]]]
-) -> Iterator[list[Any]]:
+    optimizers: Iterable[keras.Optimizer],
+    applied: list[tuple[keras.Optimizer, list[keras.Variable]]],
+) -> Iterator[list[keras.Optimizer]]:
     """Notes the variables of optimizers that are not built, and leaves their `apply` out.
 
     An `apply` of a class of its own may build the optimizer, or use what that makes.
@@ -107,7 +109,9 @@ def _left_out(
     """
     left_out = []
 
-    def apply(optimizer: Any, _method: str, grads: list[Any], variables: Any) -> None:
+    def apply(
+        optimizer: keras.Optimizer, _method: str, grads: list[Any], variables: Any
+    ) -> None:
         applied.append((optimizer, list(variables)))
         left_out.append(optimizer)
 
@@ -116,9 +120,9 @@ def _left_out(
 
 
 @contextlib.contextmanager
-def _deferred_creation() -> Iterator[list[Any]]:
+def _deferred_creation() -> Iterator[list[keras.Variable]]:
     """Defers creating variables; yields a list that has them after the context."""
-    created: list[Any] = []
+    created: list[keras.Variable] = []
     # A symbolic scope: `losses` would ask a stateless one for the values of weights.
     with generator_in_scope(), NotingScope(), keras.SymbolicScope():
         try:
@@ -128,7 +132,9 @@ def _deferred_creation() -> Iterator[list[Any]]:
 
 
 def build_optimizer(
-    strategy: tf.distribute.Strategy, optimizer: Any, variables: list[Any]
+    strategy: tf.distribute.Strategy,
+    optimizer: keras.Optimizer,
+    variables: list[keras.Variable],
 ) -> None:
     """Creates the slots of an optimizer, if there are none yet."""
     if not optimizer.built:

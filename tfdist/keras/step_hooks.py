@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import rehearsal
 from tfdist.keras.computation import current_computation
@@ -61,7 +62,7 @@ def _patch_tape() -> None:
     tape_watch = owner.watch
 
     @functools.wraps(tape_watch)
-    def watch(self: Any, tensor: Any) -> None:
+    def watch(self: Any, tensor: tf.Tensor) -> None:
         tape_watch(self, keras_variable.with_shards(tensor))
 
     owner.gradient, owner.watch = gradient, watch
@@ -70,7 +71,9 @@ def _patch_tape() -> None:
 def _patch_apply(owner: Any) -> None:
     keras_apply = owner.apply
 
-    def apply_or_note(optimizer: Any, grads: Any, variables: Any = None) -> Any:
+    def apply_or_note(
+        optimizer: keras.Optimizer, grads: Any, variables: Any = None
+    ) -> Any:
         noted = rehearsal.optimizers_to_apply()
         if noted is None:
             # Keras applies the optimizer in any context, and updates of a step that
@@ -144,7 +147,9 @@ def _patch_losses() -> None:
     keras_mask = module.apply_mask
 
     @functools.wraps(keras_mask)
-    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+    def apply_mask(
+        sample_weight: Nest, mask: tf.Tensor | None, dtype: Any, reduction: Any
+    ) -> Any:
         computation = current_computation()
         if computation is None:
             return keras_mask(sample_weight, mask, dtype, reduction)
@@ -160,7 +165,7 @@ def _patch_average_losses() -> None:
 
     @functools.wraps(average)
     def compute_average_loss(
-        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+        per_example_loss: Any, sample_weight: Nest = None, global_batch_size: Any = None
     ) -> Any:
         if global_batch_size is None and current_computation() is not None:
             # The mean over this replica's examples; its weight is applied later.
@@ -195,7 +200,7 @@ def _patch_compiled_losses(owner: Any) -> None:
     keras_build = owner.build
 
     @functools.wraps(keras_build)
-    def build(self: Any, y_true: Any, y_pred: Any) -> None:
+    def build(self: Any, y_true: Nest, y_pred: Nest) -> None:
         keras_build(self, y_true, y_pred)
         # Keras makes this list here, from the names and structures that a user gave.
         self._flat_losses = [
@@ -207,8 +212,8 @@ def _patch_compiled_losses(owner: Any) -> None:
 
 
 def _compiled_loss(
-    loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
-) -> Any:
+    loss: Nest, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
+) -> Nest:
     computation = current_computation()
     if computation is None:
         return loss(y_true, y_pred, sample_weight)
@@ -220,7 +225,7 @@ def _patch_compiled_metrics(owner: Any) -> None:
 
     @functools.wraps(keras_update)
     def update_state(
-        self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+        self: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
     ) -> None:
         computation = current_computation()
         if computation is None:

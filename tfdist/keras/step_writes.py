@@ -33,7 +33,7 @@ class NotingScope(keras.StatelessScope):
             super().add_update(update)
 
 
-def note_write(variable: Any) -> None:
+def note_write(variable: keras.Variable) -> None:
     """Notes a Keras variable that is being written."""
     noted = _noted.get()
     if noted is not None:

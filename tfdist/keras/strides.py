@@ -85,14 +85,14 @@ def split(steps: int, least: int, sizes: Collection[int]) -> Iterator[int]:
         yield steps
 
 
-def callbacks_of(arguments: dict[str, Any]) -> list[Any]:
+def callbacks_of(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     """Returns the callbacks in the arguments of a `fit` or an `evaluate`, one by one."""
     given = arguments.get("callbacks")
     inside = getattr(given, "callbacks", None)
     return inside or keras.tree.flatten(given or [])
 
 
-def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
+def sees_batches(callbacks: Iterable[keras.callbacks.Callback], stage: str) -> bool:
     """Returns True if a callback acts on each batch of "train" or "test"."""
     hooks = [f"on_{stage}_batch_{when}" for when in ("begin", "end")]
     if stage == "train":
@@ -100,13 +100,13 @@ def sees_batches(callbacks: Iterable[Any], stage: str) -> bool:
     return any(_overrides(each, hook) for each in callbacks for hook in hooks)
 
 
-def shows_progress(callbacks: Iterable[Any], verbose: Any) -> bool:
+def shows_progress(callbacks: Iterable[keras.callbacks.Callback], verbose: Any) -> bool:
     """Returns True if a progress bar shows logs within an epoch."""
     bars = (isinstance(each, keras.callbacks.ProgbarLogger) for each in callbacks)
     return verbose in ("auto", 1) or any(bars)
 
 
-def _overrides(callback: Any, hook: str) -> bool:
+def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     # The progress bar shows what the metrics say, however many steps have passed. The
     # other two look at batches only if they are to save in the middle of an epoch.
     if type(callback) is keras.callbacks.ProgbarLogger:

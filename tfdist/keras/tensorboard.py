@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_config.contract import CHECKPOINT_DIR, CHECKPOINT_PREFIX
+from tfdist._support.types import Logs
 
 
 class TensorBoard(keras.callbacks.TensorBoard):
@@ -32,12 +33,12 @@ class TensorBoard(keras.callbacks.TensorBoard):
     ) -> None:
         super().__init__(log_dir, **{"write_steps_per_second": True, **options})
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Remembers the steps of each worker."""
         super().on_epoch_begin(epoch, logs)
         self._began_at, self._began_with = time.monotonic(), self._worker_steps()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Writes the numbers of the epoch."""
         super().on_epoch_end(epoch, {**(logs or {}), **self._numbers()})
 

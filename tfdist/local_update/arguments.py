@@ -107,7 +107,9 @@ def described(mixing: Mixing, present: Sequence[int]) -> str:
     return f"{type(mixing).__name__} with weights {digest:08x}"
 
 
-def check_not_inner(outer_optimizer: Any, model: Any) -> None:
+def check_not_inner(
+    outer_optimizer: keras.Optimizer | None, model: keras.Model
+) -> None:
     """Checks that a model is not compiled with the outer optimizer."""
     if outer_optimizer is not None and model.optimizer is outer_optimizer:
         raise ValueError(
@@ -118,7 +120,7 @@ def check_not_inner(outer_optimizer: Any, model: Any) -> None:
         )
 
 
-def check_no_own_average(model: Any) -> None:
+def check_no_own_average(model: keras.Model) -> None:
     """Checks that no worker ends with an average of its own weights."""
     if model.optimizer is not None and model.optimizer.use_ema:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdist._support.types import Logs
 from tfdist.local_update.exchange import Exchange
 from tfdist.local_update.mix import Mix
 from tfdist.peers import callbacks
@@ -31,14 +32,14 @@ class EpochLogs(keras.callbacks.Callback):
         self.epoch = 0
         self.is_last_epoch = False
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Notes which epoch this is."""
         self._before = self._exchange.received_bytes
         self._mix().begin_epoch()
         self.epoch = epoch
         self.is_last_epoch = epoch + 1 >= (self.params or {}).get("epochs", 0)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Replaces the logs by their means over the workers."""
         logs = {} if logs is None else logs
         self._mix().drain()
@@ -73,7 +74,7 @@ class BeginRounds(keras.callbacks.Callback):
         self._mix = mix
         self._then = then
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Notes the model as it is now."""
         self._mix().begin()
         self._then()

@@ -7,6 +7,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
+
+from tfdist._support.types import Logs, Nest
 from tfdist.cluster.liveness import supervision
 from tfdist.keras import building
 from tfdist.keras.default_driver import DefaultDriver
@@ -31,7 +34,7 @@ from tfdist.peers.shares import UnequalDataError
 class _Call:
     """A call of `fit`, `evaluate` or `predict`, and whether it has asked for data."""
 
-    model: Any
+    model: keras.Model
     method: str
     arguments: dict[str, Any]
     has_data: bool = False
@@ -68,7 +71,9 @@ class LocalUpdateDriver(DefaultDriver):
         # The place of the others while this worker, which came back, catches up.
         self._ahead: FitPlace | None = None
         self._shares: SharedData | None = None
-        self._mixes: weakref.WeakKeyDictionary[Any, Mix] = weakref.WeakKeyDictionary()
+        self._mixes: weakref.WeakKeyDictionary[keras.Model, Mix] = (
+            weakref.WeakKeyDictionary()
+        )
         self._calls: list[_Call] = []
         self._logs: EpochLogs | None = None
 
@@ -82,16 +87,16 @@ class LocalUpdateDriver(DefaultDriver):
         """True if this worker was started again, and `fit` has not let it in yet."""
         return self._rejoining is not None
 
-    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+    def train_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the function that trains this worker's model."""
         step = building.step_of(model, building.TRAIN)
         return StepFunction(model, LocalSteps(model, step, self._mix(model)))
 
-    def test_step_function(self, model: Any) -> Callable[[Any], Any]:
+    def test_step_function(self, model: keras.Model) -> Callable[[Nest], Nest]:
         """Returns the function that evaluates this worker's model."""
         return LocalFunction(model, building.step_of(model, building.TEST)).on_batch
 
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+    def predict_function(self, model: keras.Model) -> Callable[[list[Nest]], Nest]:
         """Returns the function that predicts with this worker's model."""
         return PredictFunction(LocalFunction(model, model.predict_step))
 
@@ -119,7 +124,7 @@ class LocalUpdateDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Starts `fit` from the chief's state, and ends it with a last mix."""
         self._calls.append(_Call(model, method, arguments))
@@ -131,7 +136,7 @@ class LocalUpdateDriver(DefaultDriver):
             self._calls.pop()
 
     @contextlib.contextmanager
-    def _fitting(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+    def _fitting(self, model: keras.Model, arguments: dict[str, Any]) -> Iterator[None]:
         outer_logs, outer_shares = self._logs, self._shares
         # A `fit` that a callback calls within another one does not count.
         self._fits += len(self._calls) == 1
@@ -174,7 +179,9 @@ class LocalUpdateDriver(DefaultDriver):
         self._ahead = FitPlace.of(state[0])
         return state
 
-    def _begun(self, model: Any, record: StartRecord, state: State | None) -> None:
+    def _begun(
+        self, model: keras.Model, record: StartRecord, state: State | None
+    ) -> None:
         """Takes over the state of the others, if they began before this worker."""
         self._workers.started()
         mix = self._mix(model)
@@ -186,7 +193,9 @@ class LocalUpdateDriver(DefaultDriver):
             mix.hand_over = lambda uncounted: self._hand_over(model, record, uncounted)
             self._exchange.rejoin_listener = self._rejoin_listener
 
-    def _hand_over(self, model: Any, record: StartRecord, uncounted: int) -> None:
+    def _hand_over(
+        self, model: keras.Model, record: StartRecord, uncounted: int
+    ) -> None:
         assert self._logs is not None
         assert self._shares is not None
         mix = self._mix(model)
@@ -216,12 +225,12 @@ class LocalUpdateDriver(DefaultDriver):
             self._mix(call.model).finish()
 
     @contextlib.contextmanager
-    def storing(self, model: Any, operation: str) -> Iterator[bool]:
+    def storing(self, model: keras.Model, operation: str) -> Iterator[bool]:
         """Yields whether this worker stores: to write is for the chief alone."""
         is_own = getattr(model, "distribute_strategy", None) is self.strategy
         yield not is_own or operation == "load" or self._workers.is_chief
 
-    def _mix(self, model: Any) -> Mix:
+    def _mix(self, model: keras.Model) -> Mix:
         if model not in self._mixes:
             arguments.check_not_inner(self._settings.outer_optimizer, model)
             if self._is_mean:

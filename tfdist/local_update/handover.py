@@ -41,7 +41,7 @@ class FitPlace:
         return cls(info["fit"], info["epoch"], info["steps"], data, record)
 
 
-def packed(place: FitPlace, model: Any, mix: Mix) -> State:
+def packed(place: FitPlace, model: keras.Model, mix: Mix) -> State:
     """Returns the state that a worker needs to continue from this one's.
 
     Besides the place: weights, optimizer, seeds and metrics, and the state of the mix.
@@ -51,7 +51,7 @@ def packed(place: FitPlace, model: Any, mix: Mix) -> State:
     return info, [*_values(model), *arrays]
 
 
-def take_over(state: State, model: Any, mix: Mix) -> None:
+def take_over(state: State, model: keras.Model, mix: Mix) -> None:
     """Sets a model, and what mixes it, to what another worker has handed over.
 
     Raises:
@@ -101,12 +101,12 @@ def check_data(data: Any) -> None:
     )
 
 
-def _variables(model: Any) -> list[Any]:
+def _variables(model: keras.Model) -> list[Any]:
     optimizer = model.optimizer
     variables = [*model.variables, *(optimizer.variables if optimizer else ())]
     # Each once, and in the same order on all workers: bytes are told apart by their place.
     return list({id(each): each for each in variables}.values())
 
 
-def _values(model: Any) -> list[np.ndarray]:
+def _values(model: keras.Model) -> list[np.ndarray]:
     return [np.asarray(each.numpy()) for each in _variables(model)]

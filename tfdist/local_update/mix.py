@@ -64,7 +64,9 @@ class Mix:
         ValueError: If the model has fewer variables than fragments.
     """
 
-    def __init__(self, model: Any, exchange: Exchange, settings: MixSettings) -> None:
+    def __init__(
+        self, model: keras.Model, exchange: Exchange, settings: MixSettings
+    ) -> None:
         fragments = settings.fragments
         self._exchange = exchange
         self._overlap = settings.overlap

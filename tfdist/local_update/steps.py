@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Logs, Nest
 from tfdist.keras.batch_structure import BatchStructure, of_any_rows
 from tfdist.local_update.mix import Mix
 from tfdist.peers.input import ShardedIterator
@@ -19,18 +21,18 @@ class LocalFunction:
 
     data_type = ShardedIterator
 
-    def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
+    def __init__(self, model: keras.Model, step: Callable[[Nest], Nest]) -> None:
         self._model = model
         # As one process does: nothing is exchanged within a step.
         self._step = tf.function(step, jit_compile=True) if model.jit_compile else step
         self._traced: dict[str, Callable[..., Any]] = {}
 
-    def on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Nest) -> Nest:
         """Returns the step's result on a batch."""
         structure = BatchStructure.of_batch(batch)
         return self.on_present(structure, structure.flatten(batch))
 
-    def on_data(self, data: ShardedIterator) -> Any:
+    def on_data(self, data: ShardedIterator) -> Nest:
         """Evaluates and predicts on batches alone."""
         raise NotImplementedError
 
@@ -53,12 +55,14 @@ class LocalFunction:
 class LocalSteps(LocalFunction):
     """Runs the train steps of a model, and mixes models where a round of them ends."""
 
-    def __init__(self, model: Any, step: Callable[[Any], Any], mix: Mix) -> None:
+    def __init__(
+        self, model: keras.Model, step: Callable[[Nest], Nest], mix: Mix
+    ) -> None:
         super().__init__(model, step)
         self._mix = mix
         self._logs: dict[str, Any] = {}
 
-    def on_data(self, data: ShardedIterator) -> dict[str, Any]:
+    def on_data(self, data: ShardedIterator) -> Logs:
         """Runs the next steps on this worker's rows, and returns the last one's logs."""
         ran = False
         # The rest of these steps if a worker has come back in their middle.
@@ -79,7 +83,7 @@ class LocalSteps(LocalFunction):
             raise StopIteration
         return self._logs
 
-    def on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Nest) -> Nest:
         """Runs one step on a batch of this worker's own, and returns its logs."""
         logs = super().on_batch(batch)
         self._mix.step_done(of_epoch=False)

@@ -8,7 +8,6 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,12 +22,13 @@ from tfdist.cluster.liveness.step_error import (
 )
 from tfdist.cluster.liveness.watchdog import Watchdog
 from tfdist.cluster.presence import Presence
-from tfdist.parameter_server import replicas
 from tfdist.parameter_server.caching.cached_steps import Caches
 from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.fit.driver import ParameterServerDriver
 from tfdist.parameter_server.fit.pace import MESSAGES_PER_WORKER
 from tfdist.parameter_server.gate.gates import Gates
+from tfdist.parameter_server.seam import replicas
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.settings import Settings
 from tfdist.parameter_server.step_counter import StepCounter
 from tfdist.parameter_server.steps.in_flight import InFlight
@@ -110,7 +110,7 @@ class StrategyParts:
 
 
 def parts_of(
-    strategy: Any, settings: Settings, cluster: WatchedCluster
+    strategy: PsStrategy, settings: Settings, cluster: WatchedCluster
 ) -> StrategyParts:
     """Builds the parts of a strategy that are connected to its cluster."""
     activity = cluster.activity

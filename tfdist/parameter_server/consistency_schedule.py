@@ -1,10 +1,10 @@
 """Another policy of consistency from some epoch on."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
+from tfdist._support.types import Logs
 from tfdist.consistency.numbers import count_of
 from tfdist.consistency.policy import Consistency, check_consistency
 
@@ -45,7 +45,7 @@ class ConsistencySchedule(keras.callbacks.Callback):
             for epoch, policy in policies.items()
         }
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Sets the policy of the epoch.
 
         Raises:
@@ -66,6 +66,6 @@ class ConsistencySchedule(keras.callbacks.Callback):
             strategy.consistency = policy
             self._current = policy
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Begins anew."""
         self._current = None

@@ -13,6 +13,7 @@ from tfdist.keras.seeds import with_this_generator
 from tfdist.parameter_server.exchange.narrow import widened_update
 from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.parameter_server.placed_variables import PlacedVariables
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.steps.refusals import checking_sets
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables import narrowing
@@ -38,7 +39,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
 
     def __init__(
         self,
-        strategy: Any,
+        strategy: PsStrategy,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
         partitioner: Callable[..., Any] | None,
         placement: Any,

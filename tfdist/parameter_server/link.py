@@ -1,9 +1,10 @@
 """Measurement of the link between a worker and a ps."""
 
 import time
-from typing import Any
 
 import tensorflow as tf
+
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 
 BYTES = 2**20
 """The size of the copy that measures a link."""
@@ -18,7 +19,7 @@ Within a machine, and on faster networks, what binds is the processors that copy
 """
 
 
-def seconds_per_byte(strategy: Any) -> float | None:
+def seconds_per_byte(strategy: PsStrategy) -> float | None:
     """Measures the link from the first ps to a worker.
 
     Cost: up to four copies of 1 MiB, as many as fit into half a second.

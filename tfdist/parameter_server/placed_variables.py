@@ -147,7 +147,7 @@ class PlacedVariables:
                 variable.is_updated = variable.is_set = False
 
     def of_handles(
-        self, handles: Iterable[Any]
+        self, handles: Iterable[tf.Tensor]
     ) -> list[tuple[ParameterServerVariable, str]]:
         """Returns the variables of these handles, with their names.
 

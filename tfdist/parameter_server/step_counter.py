@@ -7,13 +7,14 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.cluster.presence import Presence
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.placement.report import WorkerReport
 
 
 class StepCounter:
     """One counter per worker."""
 
-    def __init__(self, strategy: Any, presence: Presence) -> None:
+    def __init__(self, strategy: PsStrategy, presence: Presence) -> None:
         self._presence = presence
         self._replicas = strategy.replicas
         self._num_workers = strategy.num_workers

@@ -24,7 +24,7 @@ _MOST_NUMBERS = 2**16
 State = dict[str, list[Any]]
 
 
-def take_the_chiefs(model: Any, peers: Peers) -> bool:
+def take_the_chiefs(model: keras.Model, peers: Peers) -> bool:
     """Copies the chief's state of layers if all workers' are equal but for rounding.
 
     All workers call it at the same time. Returns whether a layer has another state now,
@@ -47,7 +47,7 @@ def take_the_chiefs(model: Any, peers: Peers) -> bool:
     return changed
 
 
-def _set_state(layer: Any, state: State) -> None:
+def _set_state(layer: keras.Layer, state: State) -> None:
     if _has_quantiles(layer):
         layer.summary = _summary(state)
         layer.bin_boundaries = state["bin_boundaries"]
@@ -58,7 +58,7 @@ def _set_state(layer: Any, state: State) -> None:
         setattr(layer, name, tf.constant(new))
 
 
-def _has_quantiles(layer: Any) -> bool:
+def _has_quantiles(layer: keras.Layer) -> bool:
     """Returns True if a layer is a `Discretization` that has been adapted."""
     return (
         isinstance(layer, keras.layers.Discretization)
@@ -71,7 +71,7 @@ def _summary(state: State) -> Any:
     return np.asarray(state["summary"], "float32").reshape(2, -1)
 
 
-def _state(layer: Any) -> State:
+def _state(layer: keras.Layer) -> State:
     """Returns the tensors of a layer that are no variables, and that may be rounded."""
     if _has_quantiles(layer):
         boundaries = [float(each) for each in layer.bin_boundaries]
@@ -86,7 +86,7 @@ def _state(layer: Any) -> State:
     return found if sum(map(len, found.values())) <= _MOST_NUMBERS else {}
 
 
-def _is_close(layer: Any, state: State, chiefs: State) -> bool:
+def _is_close(layer: keras.Layer, state: State, chiefs: State) -> bool:
     if _has_quantiles(layer):
         return state.keys() == chiefs.keys() and are_alike(
             _summary(state), _summary(chiefs), layer.epsilon

@@ -49,7 +49,7 @@ class UnequalModelError(Error, ValueError):
     """The workers build different models, or call `fit` with different arguments."""
 
 
-def check_model(model: Any, peers: Peers) -> None:
+def check_model(model: keras.Model, peers: Peers) -> None:
     """Checks once per model that it is the same on all workers.
 
     Cost: each worker reads its tables once, and exchanges one number.

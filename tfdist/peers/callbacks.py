@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import Logs
 from tfdist.peers import agreement
 from tfdist.peers.peers import Peers
 
@@ -36,11 +37,11 @@ def for_worker(callbacks: Any, peers: Peers, *ours: Any) -> Any:
     return [*(given if peers.is_chief else _readers(given)), *last]
 
 
-def _readers(callbacks: list[Any]) -> list[Any]:
+def _readers(callbacks: list[keras.callbacks.Callback]) -> list[Any]:
     return [each for each in callbacks if not isinstance(each, _WRITERS)]
 
 
-def resume_at(model: Any, epoch: int | None) -> None:
+def resume_at(model: keras.Model, epoch: int | None) -> None:
     """Makes `fit` continue in an epoch: called while it calls `on_train_begin`.
 
     With None, the next `fit` begins as it is told.
@@ -61,7 +62,7 @@ class StartAsTheChief(keras.callbacks.Callback):
         super().__init__()
         self._peers = peers
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Copies the state that earlier callbacks may have restored."""
         agreement.check_model(self.model, self._peers)
         copy_from_chief(self.model, self._peers)
@@ -69,7 +70,7 @@ class StartAsTheChief(keras.callbacks.Callback):
         self.model._initial_epoch = int(epoch[0, 0])
 
 
-def copy_from_chief(model: Any, peers: Peers) -> None:
+def copy_from_chief(model: keras.Model, peers: Peers) -> None:
     """Sets the variables of a model and of its optimizer to those of the chief."""
     optimizer = model.optimizer
     variables = [*model.variables, *(optimizer.variables if optimizer else ())]

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 
 Checksums = dict[str, int]
 
@@ -39,7 +40,7 @@ def of_array(value: Any) -> int:
     return zlib.crc32(content, zlib.crc32(f"{array.shape} {array.dtype}".encode()))
 
 
-def of_tensors(name: str, structure: Any) -> Checksums:
+def of_tensors(name: str, structure: Nest) -> Checksums:
     """Returns a checksum per tensor or array of a nested structure, by path."""
     pairs = keras.tree.flatten_with_path(structure)
     return {
@@ -54,7 +55,7 @@ def of_values(name: str, value: Any) -> int:
     return zlib.crc32(repr((name, _plain(value))).encode())
 
 
-def of_model(model: Any) -> Checksums:
+def of_model(model: keras.Model) -> Checksums:
     """Returns checksums of a model's layers, their tables and its optimizer.
 
     Weights are left out: all workers start from the chief's.
@@ -82,7 +83,7 @@ def of_model(model: Any) -> Checksums:
     return found
 
 
-def of_updates(model: Any) -> dict[str, str]:
+def of_updates(model: keras.Model) -> dict[str, str]:
     """Returns the numbers that decide an update, and that no step exchanges, as text.
 
     They are those of the model's optimizer without slots, and which layers train.
@@ -113,7 +114,7 @@ def _config(owner: Any) -> dict[str, Any]:
         return {}
 
 
-def constants(layer: Any) -> Iterator[tuple[str, Any]]:
+def constants(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
     """Yields the tensors and arrays of a layer that are not variables."""
     for name, value in vars(layer).items():
         if isinstance(value, np.ndarray):

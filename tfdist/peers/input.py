@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.checkpoint.snapshot import Snapshot
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.deletion import delete_in_background
@@ -114,7 +115,7 @@ class ShardedIterator:
     # Keras creates two iterators per epoch and uses one: opening both would count two
     # epochs and start two pipelines.
     @functools.cached_property
-    def values(self) -> Any:
+    def values(self) -> Nest:
         """The iterator over the shares, opened on first use."""
         return self._open_values()
 
@@ -163,7 +164,7 @@ class ShardedData:
         self._shares = self._share(batches)
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nest:
         """The structure of type specs of a batch."""
         return self.structure.specs
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+import keras
 import numpy as np
 
 # Relative, of `1 - decay`. With float32, 0.999 is within it (5e-5), and 0.9999 is not.
@@ -53,7 +54,7 @@ class Kernel:
     gradient: str = "grad"
 
 
-def kernel_for(optimizer: Any, dtype: str) -> Kernel | None:
+def kernel_for(optimizer: keras.Optimizer, dtype: str) -> Kernel | None:
     """Returns the kernel of one of Keras's own optimizers, not a derived one, or None."""
     rule = RULES.get(type(optimizer).__name__)
     kernel = rule(optimizer) if rule and dtype in DTYPES else None
@@ -71,7 +72,7 @@ def _is_subtracted_well(decay: float, dtype: str) -> bool:
     return abs(subtracted - (1 - decay)) <= MAX_ROUNDING * abs(1 - decay)
 
 
-def _sgd(optimizer: Any) -> Kernel:
+def _sgd(optimizer: keras.Optimizer) -> Kernel:
     if optimizer.momentum == 0:
         return Kernel(
             "ResourceApplyGradientDescent", learning_rate="alpha", gradient="delta"
@@ -84,7 +85,7 @@ def _sgd(optimizer: Any) -> Kernel:
     )
 
 
-def _adam(optimizer: Any) -> Kernel:
+def _adam(optimizer: keras.Optimizer) -> Kernel:
     slots = {"m": optimizer._momentums, "v": optimizer._velocities}
     if optimizer.amsgrad:
         slots["vhat"] = optimizer._velocity_hats
@@ -101,7 +102,7 @@ def _adam(optimizer: Any) -> Kernel:
     )
 
 
-def _adamax(optimizer: Any) -> Kernel:
+def _adamax(optimizer: keras.Optimizer) -> Kernel:
     return Kernel(
         "ResourceApplyAdaMax",
         slots={"m": optimizer._m, "v": optimizer._u},
@@ -116,7 +117,7 @@ def _adamax(optimizer: Any) -> Kernel:
     )
 
 
-def _rmsprop(optimizer: Any) -> Kernel | None:
+def _rmsprop(optimizer: keras.Optimizer) -> Kernel | None:
     if not optimizer.momentum > 0:
         return None
     slots = {"ms": optimizer._velocities, "mom": optimizer._momentums}
@@ -135,7 +136,7 @@ def _rmsprop(optimizer: Any) -> Kernel | None:
     )
 
 
-def _adadelta(optimizer: Any) -> Kernel:
+def _adadelta(optimizer: keras.Optimizer) -> Kernel:
     return Kernel(
         "ResourceApplyAdadelta",
         slots={
@@ -147,7 +148,7 @@ def _adadelta(optimizer: Any) -> Kernel:
     )
 
 
-def _adagrad(optimizer: Any) -> Kernel | None:
+def _adagrad(optimizer: keras.Optimizer) -> Kernel | None:
     if optimizer.epsilon != 0:
         return None
     return Kernel(
@@ -157,7 +158,7 @@ def _adagrad(optimizer: Any) -> Kernel | None:
     )
 
 
-def _ftrl(optimizer: Any) -> Kernel | None:
+def _ftrl(optimizer: keras.Optimizer) -> Kernel | None:
     if optimizer.beta != 0:
         return None
     return Kernel(
@@ -172,7 +173,7 @@ def _ftrl(optimizer: Any) -> Kernel | None:
     )
 
 
-RULES: Mapping[str, Callable[[Any], Kernel | None]] = {
+RULES: Mapping[str, Callable[[keras.Optimizer], Kernel | None]] = {
     "SGD": _sgd,
     "Adam": _adam,
     # Keras decays the weights before the update, apart from it.

@@ -37,7 +37,9 @@ def without_fused_updates(step: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def update(optimizer: Any, gradient: Any, weight: Any, learning_rate: Any) -> bool:
+def update(
+    optimizer: keras.Optimizer, gradient: Any, weight: Any, learning_rate: Any
+) -> bool:
     """Does what `optimizer.update_step` does, by one operation where there is one.
 
     It locks the weight and its slots, in the same order in every step: no update is

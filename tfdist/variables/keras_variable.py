@@ -19,7 +19,7 @@ from tfdist.variables.saveable import is_exporting
 from tfdist.variables.variable import ParameterServerVariable
 
 
-def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
+def sparse_read(variable: keras.Variable) -> Callable[..., tf.Tensor]:
     """Returns the lookup of single rows.
 
     `tf.gather` looks for a method of this name. With it, an embedding moves only the
@@ -36,7 +36,7 @@ def sparse_read(variable: Any) -> Callable[..., tf.Tensor]:
 
 
 def beside_the_weight(
-    variable: Any, constraint: Callable[[Any], tf.Tensor] | None
+    variable: keras.Variable, constraint: Callable[[Any], tf.Tensor] | None
 ) -> Callable[[Any], tf.Tensor] | None:
     """Returns a Keras variable's constraint, computed on the weight's device.
 
@@ -56,7 +56,7 @@ def beside_the_weight(
     return project
 
 
-def specialize(variable: Any) -> None:
+def specialize(variable: keras.Variable) -> None:
     """Turns a Keras variable with a sharded value into a `PartitionedKerasVariable`."""
     if isinstance(_tf.value_of(variable), PartitionedVariable):
         # Keras has constructed the object before the strategy decides on shards, so the

@@ -99,7 +99,7 @@ class PartitionedVariable:
         return self._shards[0].device
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> tf.Tensor:
         """The handle of a variable in one piece, which this is not."""
         # An AttributeError, so that there is none for those that look first.
         raise AttributeError(
@@ -214,11 +214,15 @@ class PartitionedVariable:
             return None
         return increment(value, view, self.trainable, self._num_workers)
 
-    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> None:
+    def assign_add(
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+    ) -> None:
         """Adds to the value, under the lock of each shard."""
         self._each_with_part_of(delta, "assign_add")
 
-    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> None:
+    def assign_sub(
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+    ) -> None:
         """Subtracts from the value, under the lock of each shard."""
         self._each_with_part_of(delta, "assign_sub")
 
@@ -234,7 +238,9 @@ class PartitionedVariable:
         """Sets rows of the value."""
         self._each_with_part_of(delta, "scatter_update")
 
-    def _each_with_part_of(self, delta: Any, method: str) -> None:
+    def _each_with_part_of(
+        self, delta: tf.Tensor | tf.IndexedSlices, method: str
+    ) -> None:
         self._view = None
         if (seen := self._seen()) is not None:
             getattr(seen, method)(delta)

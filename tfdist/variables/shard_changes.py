@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.variables.shard_layout import ShardLayout, locate
 
 _PARTS, _WHOLE = "parts_of_shards", "whole_of_parts"
@@ -60,7 +61,7 @@ class ShardChanges:
         # `tf.dynamic_partition` takes the owners of rows as int32 only.
         return tf.cast(owners, tf.int32), local
 
-    def parts_of(self, delta: Any) -> list[Any]:
+    def parts_of(self, delta: tf.Tensor | tf.IndexedSlices) -> list[Any]:
         """Splits a gradient, or another change of the whole, by shard.
 
         It has the whole's shape, or is `tf.IndexedSlices`, whose parts count rows
@@ -87,7 +88,7 @@ class ShardChanges:
             for value, row, shape in zip(values, rows, self._shapes, strict=True)
         ]
 
-    def parts_or_copies(self, argument: Any) -> list[Any]:
+    def parts_or_copies(self, argument: Nest) -> list[Any]:
         """Splits a gradient into one part per shard; repeats any other argument."""
         if isinstance(argument, tf.IndexedSlices):
             return self.parts_of(argument)

@@ -19,7 +19,7 @@ from tfdist import _tf
 from tfdist.variables import narrowing
 from tfdist.variables.increment import NotAdditiveError, increment
 from tfdist.variables.reserved_rows import refusal_of
-from tfdist.variables.resources import release_with
+from tfdist.variables.resources import Numbers, release_with
 
 
 class ParameterServerVariable(_tf.CachingVariable):
@@ -66,8 +66,8 @@ class ParameterServerVariable(_tf.CachingVariable):
         self._rows_of_view: tf.Tensor | None = None
         self.is_updated = self.is_set = self._in_update = False
         self.updates_rows = False
-        self.counts: Any = None
-        self.row_counts: Any = None
+        self.counts: Numbers | None = None
+        self.row_counts: tuple[Numbers, Numbers] | None = None
         self.writes_here = 0
         self.lost: Any = None
         self.rows_in_use: Callable[[], int] | None = None
@@ -205,7 +205,9 @@ class ParameterServerVariable(_tf.CachingVariable):
             return self._v.scatter_update(tf.IndexedSlices(value, rows), name=name)
         return self._v.assign(value, name=name, read_value=read_value)
 
-    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign_add(
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+    ) -> Any:
         """Adds to the value under the variable's lock."""
         self.invalidate_read()
         rows = self._rows_seen()
@@ -213,7 +215,9 @@ class ParameterServerVariable(_tf.CachingVariable):
             return self.scatter_add(self._slices(delta, rows))
         return self._v.assign_add(delta, *args, **kwargs)
 
-    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
+    def assign_sub(
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+    ) -> Any:
         """Subtracts from the value under the variable's lock."""
         self.invalidate_read()
         rows = self._rows_seen()
@@ -221,7 +225,9 @@ class ParameterServerVariable(_tf.CachingVariable):
             return self.scatter_sub(self._slices(delta, rows))
         return self._v.assign_sub(delta, *args, **kwargs)
 
-    def _slices(self, delta: Any, rows: tf.Tensor) -> tf.IndexedSlices:
+    def _slices(
+        self, delta: tf.Tensor | tf.IndexedSlices, rows: tf.Tensor
+    ) -> tf.IndexedSlices:
         return tf.IndexedSlices(tf.convert_to_tensor(delta, self.dtype), rows)
 
     def scatter_add(

@@ -15,6 +15,7 @@ from tfdist.parameter_server.caching.report import BlockMoves
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.step_graph.rewriting import LocalVariable
 from tfdist.variables.resources import Numbers
+from tfdist.variables.variable import ParameterServerVariable
 
 _COLD = -1
 """The age of a block that a worker does not have."""
@@ -163,7 +164,9 @@ class Block:
         self._counts.add(tf.stack([own * pushes, fetches, pushes]))
 
 
-def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
+def kept(
+    handles: Mapping[str, tf.Tensor], known: Iterable[ParameterServerVariable]
+) -> set[str]:
     """Returns the placeholders of what a worker keeps of the variables of a step."""
     variables = {id(each.handle): each for each in known}
     weights = {
@@ -180,8 +183,8 @@ def kept(handles: Mapping[str, Any], known: Iterable[Any]) -> set[str]:
 
 def blocks_of(
     variables: Sequence[LocalVariable],
-    handles: Mapping[str, Any],
-    known: Iterable[tuple[Any, str]],
+    handles: Mapping[str, tf.Tensor],
+    known: Iterable[tuple[ParameterServerVariable, str]],
 ) -> list[Block]:
     """Returns the blocks that the variables make which `kept` has chosen."""
     owners = {id(variable.handle): (variable, name) for variable, name in known}
@@ -207,7 +210,7 @@ def blocks_of(
     return sorted(blocks, key=lambda block: block.name)
 
 
-def counts_of(variable: Any) -> Numbers:
+def counts_of(variable: ParameterServerVariable) -> Numbers:
     """Returns the counts of a weight, which all models and methods share."""
     if variable.counts is None:
         variable.counts = Numbers(variable.device, [0.0, 0.0, 0.0], tf.float64)
@@ -215,7 +218,9 @@ def counts_of(variable: Any) -> Numbers:
     return counts
 
 
-def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
+def moves_of(
+    variables: Iterable[tuple[ParameterServerVariable, str]],
+) -> tuple[BlockMoves, ...]:
     """Returns how often each block has moved, of the strategy's variables and names."""
     moves = []
     for variable, name in variables:
@@ -231,7 +236,7 @@ def moves_of(variables: Iterable[tuple[Any, str]]) -> tuple[BlockMoves, ...]:
     return tuple(moves)
 
 
-def is_weight(variable: Any) -> bool:
+def is_weight(variable: ParameterServerVariable) -> bool:
     """Returns True if workers may keep a variable: a non-empty weight of floats."""
     elements = variable.shape.num_elements()
     return bool(variable.is_weight and variable.dtype.is_floating and elements)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.parameter_server.caching.blocks import (
     Block,
     BlockState,
@@ -23,6 +24,7 @@ from tfdist.parameter_server.caching.tables import CachedTable, tables_of
 from tfdist.parameter_server.exchange.kept import Kept
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport, Exchanges
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State
@@ -52,11 +54,12 @@ class CachedSteps:
     def __init__(
         self,
         step: StepGraph,
-        strategy: Any,
+        strategy: PsStrategy,
         learning_rate: Callable[[], Any],
         others: dict[Any, "CachedSteps"],
     ) -> None:
-        self._exchange: WhenChanged = strategy.exchange
+        assert isinstance(strategy.exchange, WhenChanged)
+        self._exchange = strategy.exchange
         self._learning_rate = learning_rate
         self._function = step.function
         captured = [outside for outside, _ in step.function.graph.captures]
@@ -65,7 +68,7 @@ class CachedSteps:
         self._tables: list[CachedTable] = []
 
         def tables(
-            handles: Mapping[str, Any], lookups: Mapping[str, Lookups]
+            handles: Mapping[str, tf.Tensor], lookups: Mapping[str, Lookups]
         ) -> set[str]:
             self._tables = tables_of(lookups, handles, known)
             return {each for table in self._tables for each in table.placeholders}
@@ -104,7 +107,7 @@ class CachedSteps:
     def note(self, exchanges: Exchanges) -> None:
         """Notes what becomes of the variables of the step."""
 
-        def names(handles: Iterable[Any]) -> list[str]:
+        def names(handles: Iterable[tf.Tensor]) -> list[str]:
             return [self._names[id(it)] for it in handles if id(it) in self._names]
 
         captured = self._local.captured
@@ -139,7 +142,7 @@ class CachedSteps:
 
     def around(
         self, run: Callable[[State, Sequence[tf.Tensor]], tuple[Any, State]]
-    ) -> Any:
+    ) -> Nest:
         """Adds steps to the function being traced, and returns their result.
 
         `run` takes the values that the worker has kept and the handles of what it has kept of
@@ -151,7 +154,7 @@ class CachedSteps:
         self.kept.write(handles, state)
         return result
 
-    def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Any, State]:
+    def run(self, batch: Sequence[tf.Tensor], kept: State) -> tuple[Nest, State]:
         """Adds one step, before which blocks and rows move, to the function being traced.
 
         Takes what the worker keeps, by `specs`, and returns it with the result as it is then.
@@ -236,7 +239,7 @@ class CachedSteps:
 class Caches:
     """The values that the workers of a strategy keep."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: PsStrategy) -> None:
         self._strategy = strategy
         self._used: dict[int, CachedSteps] = {}
 

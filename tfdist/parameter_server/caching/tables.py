@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +10,7 @@ from tfdist.parameter_server.caching.blocks import is_weight
 from tfdist.parameter_server.exchange.policies import WhenChanged
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.variables.resources import Numbers
+from tfdist.variables.variable import ParameterServerVariable
 
 LARGEST_TABLE = 2**28
 """The bytes of the largest table whose rows workers keep: they keep it whole."""
@@ -34,7 +34,7 @@ class CachedTable:
 
     weight: str
     slots: tuple[str, ...]
-    variables: tuple[Any, ...]
+    variables: tuple[ParameterServerVariable, ...]
     name: str
     ids: tuple[str, ...]
     counts: Numbers
@@ -165,8 +165,8 @@ class CachedTable:
 
 def tables_of(
     lookups: Mapping[str, Lookups],
-    handles: Mapping[str, Any],
-    known: Iterable[tuple[Any, str]],
+    handles: Mapping[str, tf.Tensor],
+    known: Iterable[tuple[ParameterServerVariable, str]],
 ) -> list[CachedTable]:
     """Returns the tables of a step whose rows workers keep."""
     placeholders = {id(handle): name for name, handle in handles.items()}
@@ -205,13 +205,13 @@ def tables_of(
     return tables
 
 
-def is_table(variable: Any) -> bool:
+def is_table(variable: ParameterServerVariable) -> bool:
     """Returns True if workers may keep rows of a variable."""
     size = variable.shape.num_elements() * variable.dtype.size
     return bool(is_weight(variable) and variable.shape.rank and size <= LARGEST_TABLE)
 
 
-def _counts_of(variable: Any) -> tuple[Numbers, Numbers]:
+def _counts_of(variable: ParameterServerVariable) -> tuple[Numbers, Numbers]:
     """Returns the counts of a table, which all models and methods share."""
     if variable.row_counts is None:
         zeros = [0.0] * variable.shape[0]
@@ -219,11 +219,12 @@ def _counts_of(variable: Any) -> tuple[Numbers, Numbers]:
             Numbers(variable.device, zeros, tf.float64),
             Numbers(variable.device, [0, 0, 0]),
         )
-    counts, moves = variable.row_counts
-    return counts, moves
+    return variable.row_counts
 
 
-def _gather(handle: tf.Tensor, rows: tf.Tensor, variable: Any) -> tf.Tensor:
+def _gather(
+    handle: tf.Tensor, rows: tf.Tensor, variable: ParameterServerVariable
+) -> tf.Tensor:
     """Returns rows of a variable, or of what has its shape and dtype."""
     values = tf.raw_ops.ResourceGather(
         resource=handle, indices=rows, dtype=variable.dtype

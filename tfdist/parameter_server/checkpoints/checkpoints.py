@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 
 from tfdist.checkpoint import variables
@@ -73,7 +74,7 @@ class CheckpointWriter:
         options: Checkpoints,
         in_flight: InFlight,
         store: CheckpointStore,
-        model: Any,
+        model: keras.Model,
         progress: FitProgress,
         changes: Changes,
     ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs
 from tfdist.checkpoint import variables
 from tfdist.checkpoint.attributes import Changes
 from tfdist.checkpoint.fit_state import (
@@ -55,7 +56,7 @@ _LOST_PS_ERRORS = (
 
 @contextlib.contextmanager
 def resumable_fit(
-    model: Any,
+    model: keras.Model,
     arguments: dict[str, Any],
     number: int,
     options: Checkpoints,
@@ -109,7 +110,7 @@ class ResumableFit(keras.callbacks.Callback):
         options: Checkpoints,
         in_flight: InFlight,
         store: CheckpointStore,
-        callbacks: list[Any],
+        callbacks: list[keras.callbacks.Callback],
         epochs: int,
         termination: Termination,
     ) -> None:
@@ -135,7 +136,7 @@ class ResumableFit(keras.callbacks.Callback):
         if self._first:
             append_to_logs(self._callbacks)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Restores the variables, the other callbacks and the initial epoch."""
         self._checkpoints = CheckpointWriter(
             self._options,
@@ -186,7 +187,7 @@ class ResumableFit(keras.callbacks.Callback):
             )
         return None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Restores the metrics in the middle of an epoch."""
         # Keras has just reset them, so `on_train_begin` would have been too early.
         self._epoch_begins = True
@@ -244,9 +245,7 @@ class ResumableFit(keras.callbacks.Callback):
             epoch_iterator._steps_seen += position.batches_before
         return position.step
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Begins or writes a checkpoint if one is due; the last one after SIGTERM."""
         assert self._checkpoints
         if self._termination.requested:
@@ -260,11 +259,11 @@ class ResumableFit(keras.callbacks.Callback):
             self._termination.end()
         self._checkpoints.before_step(batch)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Counts the epoch."""
         self._progress.epochs_done = epoch + 1
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """Writes the last checkpoint, unless there was nothing left to do."""
         if self._progress.feed is not None:
             assert self._checkpoints

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.step_error import reason, saying
 from tfdist.data.record_places import source_error
 from tfdist.data.source_files import SourceFiles
@@ -256,7 +257,7 @@ class FedDataset:
         self._rows_of(self._source())
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nest:
         """The structure of type specs of a batch."""
         return self._sent.structure.specs
 

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import GraphDef
 from tfdist.data import chief_only_reasons
 from tfdist.data.auto_leases import MAX_CONSTANT_BYTES
 from tfdist.graph.functions import calls_python, digest, renamed
@@ -15,7 +16,7 @@ from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 class LeasePipeline:
     """A graph that reads a lease on a worker, for any number of functions."""
 
-    def __init__(self, function: Any, definition: Any, key: str) -> None:
+    def __init__(self, function: Any, definition: GraphDef, key: str) -> None:
         self.key = key
         self._outputs = [each.name for each in function.outputs]
         self._specs = [tf.TensorSpec.from_tensor(each) for each in function.outputs]
@@ -56,7 +57,7 @@ def _inputs_of(function: Any) -> list[tf.Tensor]:
     return function.inputs[: len(function.inputs) - len(function.captured_inputs)]
 
 
-def _check(function: Any, definition: Any) -> None:
+def _check(function: Any, definition: GraphDef) -> None:
     """Checks that workers can run a function.
 
     Raises:
@@ -72,7 +73,9 @@ def _check(function: Any, definition: Any) -> None:
         raise chief_only_reasons.large(size, MAX_CONSTANT_BYTES)
 
 
-def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> None:
+def _keep(
+    definition: GraphDef, inside: list[tf.Tensor], values: list[tf.Tensor]
+) -> None:
     """Makes constants of the tensors that a function has captured."""
     kept = {each.op.name: value for each, value in zip(inside, values, strict=True)}
     for node in definition.node:
@@ -85,7 +88,7 @@ def _keep(definition: Any, inside: list[tf.Tensor], values: list[tf.Tensor]) -> 
             node.attr["value"].tensor.CopyFrom(proto)
 
 
-def _leave_out(definition: Any, inputs: list[tf.Tensor]) -> None:
+def _leave_out(definition: GraphDef, inputs: list[tf.Tensor]) -> None:
     names = {each.op.name for each in inputs}
     rest = [node for node in definition.node if node.name not in names]
     del definition.node[:]

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.step_error import saying
 from tfdist.data import chief_only_reasons
 from tfdist.data.auto_leases import AutoLeased, auto_leased
@@ -90,7 +91,7 @@ class LeasedBatches(ChiefBatches):
         self.files = SourceFiles(tuple(there), self.files.describe)
         return self.files
 
-    def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
+    def explained(self, argument: Nest, error: tf.errors.OpError) -> Exception:
         """Returns the error of a step on some leases, with a description of them."""
         told = f"{error.message}\n  while it read {self._describe(argument)}"
         if changed := self.files.what_changed(error.message):
@@ -130,7 +131,7 @@ class LeaseReaders:
         self._of_ordinary_ones: dict[str, LeasePipeline] = {}
         self._told: set[str] = set()
 
-    def of(self, dataset: Any) -> LeasedBatches | None:
+    def of(self, dataset: tf.data.Dataset) -> LeasedBatches | None:
         """Returns how the workers read a dataset, or None if the chief has to read it.
 
         If that is so though a source of `tfdist.data` is part of it, or though it reads
@@ -150,7 +151,7 @@ class LeaseReaders:
             self._tell_once(reason)
             return None
 
-    def leased(self, dataset: Any) -> LeasedDataset:
+    def leased(self, dataset: tf.data.Dataset) -> LeasedDataset:
         """Returns a dataset that the workers can read by leases now.
 
         Raises:
@@ -216,7 +217,7 @@ class LeaseReaders:
         return pipelines[key]
 
 
-def leased_of(dataset: Any) -> LeasedDataset | AutoLeased | None:
+def leased_of(dataset: tf.data.Dataset) -> LeasedDataset | AutoLeased | None:
     """Returns a dataset that workers may read by leases, or None if none is to be.
 
     Raises:
@@ -252,11 +253,11 @@ def _length_of_records(paths: Sequence[str]) -> float:
     return 0.0
 
 
-def _is_endless(dataset: Any) -> bool:
+def _is_endless(dataset: tf.data.Dataset) -> bool:
     return dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def _path_to_source(dataset: Any) -> list[Any]:
+def _path_to_source(dataset: tf.data.Dataset) -> list[Any]:
     """Returns the datasets from a dataset to a source that it reads; none without."""
     for each in _tf.inputs_of(dataset):
         if isinstance(each, LeasedDataset):

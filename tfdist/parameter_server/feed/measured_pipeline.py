@@ -20,6 +20,7 @@ from tfdist.keras.distributed_data import undistributed
 from tfdist.parameter_server.feed.lease_pipeline import LeasePipeline, traced
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 from tfdist.parameter_server.feed.worker_calls import on_workers
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 
 # A message has several steps, and its worker reads for the next ones while it computes one.
 _AT_ONCE = 4
@@ -27,9 +28,9 @@ _LOST = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.Aborted
 
 
 def measured_pipeline(
-    strategy: Any,
+    strategy: PsStrategy,
     readers: LeaseReaders,
-    dataset: Any,
+    dataset: tf.data.Dataset,
     batches: int,
     step_seconds: float | None,
 ) -> PipelineReport:
@@ -71,7 +72,7 @@ def measured_pipeline(
     )
 
 
-def _steps(strategy: Any) -> tuple[int, ...]:
+def _steps(strategy: PsStrategy) -> tuple[int, ...]:
     """Returns how many steps each worker has run; zeros if one of them is lost."""
     try:
         return strategy.worker_report().steps

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.data.errors import SourceError
 from tfdist.data.source_files import Stamp
 from tfdist.parameter_server.feed.worker_calls import on_workers
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 
 # Files are compared by size, and by this many bytes at the beginning and at the end.
 _MOST_BYTES = 1024
@@ -24,7 +25,7 @@ class SharedFiles:
     and each worker sends 8 bytes. The chief alone asks for other files' size and time.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: PsStrategy) -> None:
         self._strategy = strategy
         self._shared: set[Stamp] = set()
         self._look: Any = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import BatchStructure
 
 
@@ -34,16 +35,19 @@ class Source(ABC):
         """Returns the spec of the argument of a function of `steps` steps."""
 
     @abstractmethod
-    def part(self, argument: Any, first: Any, steps: int) -> Any:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns the argument for some of its steps, beginning with `first`."""
 
     @abstractmethod
     def tensors(
-        self, argument: Any, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of a step's batch, and its tickets."""
 
-    def explained(self, argument: Any, error: tf.errors.OpError) -> Exception:
+    def explained(self, argument: Nest, error: tf.errors.OpError) -> Exception:
         """Returns the exception for the error of a function of this argument."""
         del argument
         return error
@@ -60,7 +64,7 @@ class ChiefBatches(Source):
         super().__init__(structure)
         self.row_structure = structure
 
-    def row(self, batch: Any) -> tf.Tensor:
+    def row(self, batch: Nest) -> tf.Tensor:
         """Returns a batch as a matrix of one row, with one string per tensor."""
         tensors = tensors_of(self.row_structure, batch)
         strings = [tf.io.serialize_tensor(each) for each in tensors]
@@ -71,14 +75,17 @@ class ChiefBatches(Source):
         width = len(tensor_specs(self.row_structure)) + len(tickets)
         return tf.TensorSpec([steps, width], tf.string)
 
-    def part(self, argument: Any, first: Any, steps: int) -> Any:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns some of the rows."""
         rows = argument[first : first + steps]
         # If `first` is a tensor, the slice has lost its length.
         return tf.ensure_shape(rows, [steps, argument.shape[1]])
 
     def tensors(
-        self, argument: Any, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of a row."""
         row = argument[step]
@@ -92,7 +99,7 @@ class ChiefBatches(Source):
         return of_row
 
 
-def row_of(batch: Any) -> tuple[ChiefBatches, tf.Tensor]:
+def row_of(batch: Nest) -> tuple[ChiefBatches, tf.Tensor]:
     """Returns the source and the row of a single batch from the user."""
     tensors = tf.nest.map_structure(_as_tensor, batch)
     source = ChiefBatches(BatchStructure.of_batch(tensors))
@@ -111,12 +118,12 @@ def tensor_specs(structure: BatchStructure) -> list[tf.TensorSpec]:
     return tf.nest.flatten(list(structure.present), expand_composites=True)
 
 
-def tensors_of(structure: BatchStructure, batch: Any) -> list[tf.Tensor]:
+def tensors_of(structure: BatchStructure, batch: Nest) -> list[tf.Tensor]:
     """Returns the tensors of a batch, in the order of `tensor_specs`."""
     return tf.nest.flatten(list(structure.flatten(batch)), expand_composites=True)
 
 
-def pack(structure: BatchStructure, tensors: list[tf.Tensor]) -> Any:
+def pack(structure: BatchStructure, tensors: list[tf.Tensor]) -> Nest:
     """Returns the batch with these tensors."""
     present = list(structure.present)
     return structure.pack(

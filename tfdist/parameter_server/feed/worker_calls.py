@@ -8,12 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy, StepsInFlight
 
 _SECONDS_FOR_A_LOOK = 0.05
 
 
 def on_workers(
-    strategy: Any, workers: Iterable[int], call: Callable[[], Any]
+    strategy: PsStrategy, workers: Iterable[int], call: Callable[[], Any]
 ) -> dict[int, Any]:
     """Calls a function for each worker, with the worker's CPU as TensorFlow's device.
 
@@ -39,7 +40,7 @@ def on_workers(
     return found
 
 
-def _wait_for(calls: list[Callable[[], None]], in_flight: Any) -> None:
+def _wait_for(calls: list[Callable[[], None]], in_flight: StepsInFlight) -> None:
     """Makes some calls at the same time, and ends with an error if training stalls."""
     # Python would wait at its end for the threads of a pool.
     threads = [threading.Thread(target=each, daemon=True) for each in calls]

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.graph.functions import calls_python, shares_a_job
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.parameter_server.feed.sources import Source, tensors_of
@@ -44,7 +45,7 @@ class WorkerInput(Source):
     def __init__(
         self,
         graphs: tf.Tensor,
-        element_spec: Any,
+        element_spec: Nest,
         coordinator: tf.distribute.coordinator.ClusterCoordinator,
         num_workers: int,
         is_shared: bool,
@@ -94,20 +95,23 @@ class WorkerInput(Source):
         del steps, tickets
         return tf.data.IteratorSpec(self._element_spec)
 
-    def part(self, argument: Any, first: Any, steps: int) -> Any:
+    def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns the iterator."""
         del first, steps
         return argument
 
     def tensors(
-        self, argument: Any, step: Any, tickets: Sequence[tf.TensorSpec] = ()
+        self,
+        argument: Nest,
+        step: int | tf.Tensor,
+        tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of the next batch."""
         del step, tickets
         return tensors_of(self.structure, next(argument))
 
     @property
-    def iterators(self) -> Any:
+    def iterators(self) -> Nest:
         """One iterator per worker, as an argument of a scheduled function."""
         if self._iterators is None:
             datasets = self._coordinator.create_per_worker_dataset(self._make)

@@ -8,9 +8,11 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import keras
 import tensorflow as tf
 
 from tfdist._support.context import setting
+from tfdist._support.types import Logs, Nest
 from tfdist.checkpoint.kept_fit import told_if_not_kept
 from tfdist.cluster.liveness.peers import error_of_lost_ps
 from tfdist.cluster.settings import Checkpoints
@@ -75,7 +77,9 @@ class ParameterServerDriver(DefaultDriver):
         self._in_flight = in_flight
         self._checkpoints = checkpoints
         self._resumable: ResumableFit | None = None
-        self._paces: WeakKeyDictionary[Any, dict[str, Pace]] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[keras.Model, dict[str, Pace]] = (
+            WeakKeyDictionary()
+        )
         self._told_of_small_calls = False
         self._lease_readers = LeaseReaders(SharedFiles(strategy))
         self._step_time = StepTime(lambda: in_flight.steps_finished)
@@ -92,7 +96,7 @@ class ParameterServerDriver(DefaultDriver):
             numbers["staleness"] = self.newest_staleness
         return numbers
 
-    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+    def train_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Checks the model, and returns the function that sends train steps to workers.
 
         Raises:
@@ -103,19 +107,19 @@ class ParameterServerDriver(DefaultDriver):
         self.strategy.extended.placed.check_complete(weights)
         step = building.step_of(model, building.TRAIN)
 
-        def counted_step(batch: Any) -> Any:
+        def counted_step(batch: Nest) -> Nest:
             self.strategy.step_counter.count()
             return step(batch)
 
         return StepFunction(model, TrainSteps(model, self._in_flight, counted_step))
 
-    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+    def test_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the function that sends test steps to workers."""
         refusals.check_model(model, isinstance(self.strategy.consistency, Synchronous))
         step = building.step_of(model, building.TEST)
         return StepFunction(model, WorkerSteps(model, self._in_flight, step))
 
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+    def predict_function(self, model: keras.Model) -> Callable[[list[Nest]], Nest]:
         """Returns the function that predicts on workers."""
         return PredictFunction(WorkerPredictions(model, self._in_flight))
 
@@ -137,14 +141,14 @@ class ParameterServerDriver(DefaultDriver):
             self._lease_readers,
         )
 
-    def build(self, model: Any, element_spec: Any) -> None:
+    def build(self, model: keras.Model, element_spec: Nest) -> None:
         """Builds the model and its optimizer on the ps."""
         refusals.check_scope(model)
         super().build(model, element_spec)
 
     @contextlib.contextmanager
     def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Continues `fit` from its checkpoint; waits for pending steps on errors."""
         if method == "fit":
@@ -183,7 +187,7 @@ class ParameterServerDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def _at_pace(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Takes steps together during a call, unless a callback sees each batch."""
         given = callbacks_of(arguments)
@@ -202,7 +206,7 @@ class ParameterServerDriver(DefaultDriver):
         with setting(_pace, pace):
             yield
 
-    def _tell_of_small_calls(self, model: Any) -> None:
+    def _tell_of_small_calls(self, model: keras.Model) -> None:
         """Warns once if callbacks take away what `exchange` is to save."""
         asked, each = self.strategy.exchange.steps, model.steps_per_execution
         if each < asked and not self._told_of_small_calls:
@@ -218,7 +222,7 @@ class ParameterServerDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def _resuming(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         # A callback may itself call `fit`. That inner call writes no checkpoints.
         is_inner = self._resumable is not None
@@ -287,7 +291,7 @@ class ParameterServerDriver(DefaultDriver):
         )
 
     def pipeline_report(
-        self, dataset: Any, batches: int, step_seconds: float | None
+        self, dataset: tf.data.Dataset, batches: int, step_seconds: float | None
     ) -> PipelineReport:
         """Measures the cost of a pipeline on the workers; see the strategy."""
         seconds = self._step_time.seconds
@@ -300,7 +304,7 @@ class ParameterServerDriver(DefaultDriver):
             )
 
     def storing(
-        self, model: Any, operation: str
+        self, model: keras.Model, operation: str
     ) -> contextlib.AbstractContextManager[Any]:
         """Makes a save contain all steps so far, and no part of a later step."""
         if operation == "hdf5":

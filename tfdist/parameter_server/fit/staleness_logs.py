@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import Logs
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 
@@ -23,11 +25,11 @@ class StalenessLogs(keras.callbacks.Callback):
         self._strategy = strategy
         self._before: StalenessReport | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Remembers the earlier counts."""
         self._before = self._strategy.gates.report()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Adds the counts of the epoch."""
         # Without a number of batches, nobody takes the end of an epoch's steps.
         self._strategy.fit_driver.is_within_epoch = False
@@ -66,6 +68,6 @@ def measure_staleness(strategy: Any, arguments: dict[str, Any]) -> None:
         arguments["callbacks"] = [ours, *keras.tree.flatten(callbacks or [])]
 
 
-def _is_plain_round(policy: Any) -> bool:
+def _is_plain_round(policy: Consistency) -> bool:
     """Returns True for rounds without backup workers, in which no wait is timed."""
     return isinstance(policy, Synchronous) and policy.backup_workers == 0

@@ -3,11 +3,10 @@
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import After
 from tfdist.consistency.policy import Phase
 from tfdist.parameter_server.gate import decisions
 from tfdist.parameter_server.gate.decisions import IDLE, GateSlots
@@ -76,14 +75,12 @@ class BoundedGate(WaitingGate):
         state: bytes = self._slots.numpy().tobytes()
         return state
 
-    def arrive(
-        self, worker: tf.Tensor, after: Sequence[Any]
-    ) -> tuple[tf.Tensor, tf.Operation]:
+    def arrive(self, worker: tf.Tensor, after: After) -> tuple[tf.Tensor, tf.Operation]:
         """Adds the event that a step wants to start."""
         return self._event(worker, Phase.STARTING, None, after)
 
     def computed(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the event that a step wants to write."""
         current, event = self._event(worker, Phase.READY, ticket, after)
@@ -91,7 +88,7 @@ class BoundedGate(WaitingGate):
             return self.check(current, ticket)
 
     def finished(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the event that a step has written."""
         return self._event(worker, IDLE, ticket, after)[1]
@@ -101,7 +98,7 @@ class BoundedGate(WaitingGate):
         worker: tf.Tensor,
         phase: int,
         ticket: tf.Tensor | None,
-        after: Sequence[Any],
+        after: After,
     ) -> tuple[tf.Tensor, tf.Operation]:
         """Records a phase, lets those continue that may; returns the ticket and the last op."""
         with tf.control_dependencies(after):

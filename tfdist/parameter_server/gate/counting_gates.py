@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import After, Nest
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.meter import Meter
 
@@ -26,8 +27,8 @@ class OpenGate(Gate):
             self._written = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def around(
-        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
-    ) -> tuple[Any, Turn]:
+        self, step: Callable[[], Nest], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Nest, Turn]:
         """Runs a step with the operations that count it: see `Gate`."""
         (variable,) = slot
         with tf.name_scope("turn") as scope, tf.device(self.device):
@@ -70,13 +71,13 @@ class RoundGate(Gate):
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter)
         self.scope = ""
-        self.worker: Any = None
-        self._entered: Any = None
-        self._is_part: Any = None
-        self._started: Any = None
-        self._arrived: Any = None
-        self._turn: Any = None
-        self._counts: Any = None
+        self.worker: tf.Tensor = None
+        self._entered: tf.Tensor = None
+        self._is_part: tf.Tensor = None
+        self._started: tf.Tensor = None
+        self._arrived: tf.Tensor = None
+        self._turn: tf.Tensor = None
+        self._counts: tf.Tensor = None
         self._on_worker: Any = None
 
     def entered(self, entered: tf.Tensor, is_part: tf.Tensor) -> None:
@@ -97,7 +98,7 @@ class RoundGate(Gate):
         self._arrived, self._turn = self._now([arrived]), self._now([arrived, counts])
         self._counts = counts
 
-    def _now(self, after: Sequence[Any]) -> tf.Tensor:
+    def _now(self, after: After) -> tf.Tensor:
         with (
             tf.name_scope(self.scope),
             tf.device(self.device),
@@ -106,8 +107,8 @@ class RoundGate(Gate):
             return tf.timestamp()
 
     def around(
-        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
-    ) -> tuple[Any, Turn]:
+        self, step: Callable[[], Nest], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Nest, Turn]:
         """Runs a step with the operations that count it: see `Gate`."""
         # `check_combination` has refused it.
         assert size == 1, "steps that write at once cannot be in different rounds"

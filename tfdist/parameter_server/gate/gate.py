@@ -3,10 +3,11 @@
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.parameter_server.gate.meter import Meter
 
 
@@ -63,8 +64,8 @@ class Gate(abc.ABC):
 
     @abc.abstractmethod
     def around(
-        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
-    ) -> tuple[Any, Turn]:
+        self, step: Callable[[], Nest], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Nest, Turn]:
         """Runs a step with the operations of its turn, which are not connected to it.
 
         Args:

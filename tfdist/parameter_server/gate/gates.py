@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.consistency.combinations import decides_as, is_free
+from tfdist.consistency.policy import Consistency
 from tfdist.consistency.staleness import StalenessReport
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.consistency.timeline import TimelineFile, events_of
@@ -20,19 +21,20 @@ from tfdist.parameter_server.gate.counting_gates import OpenGate, RoundGate
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.gate.meter import Meter
 from tfdist.parameter_server.gate.policy_gate import PolicyGate
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 
 
 class Gates:
     """The gates of a strategy."""
 
     def __init__(
-        self, strategy: Any, timeline: str | os.PathLike[str] | None = None
+        self, strategy: PsStrategy, timeline: str | os.PathLike[str] | None = None
     ) -> None:
         self._strategy = strategy
         self._timeline = TimelineFile(timeline) if timeline else None
         self._gates: dict[Any, Gate] = {}
 
-    def of(self, policy: Any) -> Gate | None:
+    def of(self, policy: Consistency) -> Gate | None:
         """Returns where the steps of a policy report, or None if they need not."""
         # Equal ones are the same, unless they are a user's.
         is_ours = any(decides_as(policy, k) for k in (Asynchronous, BoundedStaleness))

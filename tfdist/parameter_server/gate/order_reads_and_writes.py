@@ -1,11 +1,11 @@
 """Orders the reads and writes of a traced step after its turns to start and to write."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import NodeDef
 from tfdist.graph.functions import all_called, function_attrs, library_of
 from tfdist.graph.tasks import (
     WORKER,
@@ -35,7 +35,7 @@ _READS = frozenset(
 
 
 def order_reads_and_writes(
-    graph: Any, homes: Mapping[str, str], turn: Turn, device: str
+    graph: tf.Graph, homes: Mapping[str, str], turn: Turn, device: str
 ) -> None:
     """Adds control edges: reads wait for the start, and writes for their turn.
 
@@ -111,7 +111,7 @@ def _touches_ps(op: tf.Operation, tasks: Mapping[str, str]) -> bool:
     )
 
 
-def _writes(graph: Any, touching: list[tf.Operation]) -> dict[tf.Operation, None]:
+def _writes(graph: tf.Graph, touching: list[tf.Operation]) -> dict[tf.Operation, None]:
     """Returns the operations that write, in their order.
 
     A call is a write if anything that it calls is, at any depth. Cost: linear in the graph.
@@ -131,7 +131,7 @@ def _writes(graph: Any, touching: list[tf.Operation]) -> dict[tf.Operation, None
     return dict.fromkeys(filter(writes, touching))
 
 
-def _may_write(graph: Any, node: Any) -> bool:
+def _may_write(graph: tf.Graph, node: NodeDef) -> bool:
     if node.op in _READS or any(True for _ in function_attrs(node)):
         return False
     arguments = graph.op_def_for_type(node.op).input_arg

@@ -4,12 +4,12 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.consistency.policy import Phase
+from tfdist._support.types import After
+from tfdist.consistency.policy import Consistency, Phase
 from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.parameter_server.gate.decisions import IDLE
 from tfdist.parameter_server.gate.meter import Meter
@@ -37,7 +37,7 @@ class PolicyGate(WaitingGate):
         error: The error of the policy.
     """
 
-    def __init__(self, meter: Meter, num_workers: int, policy: Any) -> None:
+    def __init__(self, meter: Meter, num_workers: int, policy: Consistency) -> None:
         super().__init__(meter, num_workers)
         self.error: BaseException | None = None
         self._policy = policy
@@ -59,20 +59,18 @@ class PolicyGate(WaitingGate):
         self._thread.start()
         weakref.finalize(self, _stop, self._ask_now, self._thread)
 
-    def arrive(
-        self, worker: tf.Tensor, after: Sequence[Any]
-    ) -> tuple[tf.Tensor, tf.Operation]:
+    def arrive(self, worker: tf.Tensor, after: After) -> tuple[tf.Tensor, tf.Operation]:
         """Adds the request to start."""
         return tf.constant(_GO_ON, tf.int64), self._ask(worker, Phase.STARTING, after)
 
     def computed(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the request to write."""
         return self._ask(worker, Phase.READY, after)
 
     def finished(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the message that a step has written."""
         return self._ask(worker, IDLE, after)
@@ -93,7 +91,7 @@ class PolicyGate(WaitingGate):
         with tf.control_dependencies([dropped, failed]):
             return super().check(called, ticket)
 
-    def _ask(self, worker: tf.Tensor, phase: int, after: Sequence[Any]) -> tf.Operation:
+    def _ask(self, worker: tf.Tensor, phase: int, after: After) -> tf.Operation:
         with tf.control_dependencies(after):
             return self._requests.enqueue(tf.stack([tf.cast(phase, tf.int64), worker]))
 

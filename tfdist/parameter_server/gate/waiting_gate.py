@@ -3,11 +3,12 @@
 import abc
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import After, Nest
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.meter import Meter
 
@@ -54,20 +55,18 @@ class WaitingGate(Gate):
             ]
 
     @abc.abstractmethod
-    def arrive(
-        self, worker: tf.Tensor, after: Sequence[Any]
-    ) -> tuple[tf.Tensor, tf.Operation]:
+    def arrive(self, worker: tf.Tensor, after: After) -> tuple[tf.Tensor, tf.Operation]:
         """Adds the question if a step may start; returns its ticket and last op."""
 
     @abc.abstractmethod
     def computed(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the question whether a step may write."""
 
     @abc.abstractmethod
     def finished(
-        self, worker: tf.Tensor, ticket: tf.Tensor, after: Sequence[Any]
+        self, worker: tf.Tensor, ticket: tf.Tensor, after: After
     ) -> tf.Operation:
         """Adds the report that a step has written."""
 
@@ -84,8 +83,8 @@ class WaitingGate(Gate):
         return [*self._meter.slot(), _tf.of_this_worker(lines)]
 
     def around(
-        self, step: Callable[[], Any], slot: Sequence[tf.Tensor], size: int
-    ) -> tuple[Any, Turn]:
+        self, step: Callable[[], Nest], slot: Sequence[tf.Tensor], size: int
+    ) -> tuple[Nest, Turn]:
         """Runs a step with the operations of its turn: see `Gate`."""
         assert size == 1, "steps that write at once cannot take turns"
         variable, line = slot

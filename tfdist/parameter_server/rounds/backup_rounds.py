@@ -5,6 +5,7 @@ One ps, the *lead*, decides for all of them which gradients of a round count.
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.rounds.rounds import Rounds
@@ -182,7 +183,7 @@ class BackupRounds(Rounds):
     before it writes there.
     """
 
-    def __init__(self, model: Any, enough: int, started: int) -> None:
+    def __init__(self, model: keras.Model, enough: int, started: int) -> None:
         self._started = started
         super().__init__(model, enough)
 
@@ -203,7 +204,7 @@ class BackupRounds(Rounds):
         super()._passing(passing, lost)
         self.lead.leave(lost)
 
-    def _first(self, ticket: tf.Tensor) -> Any:
+    def _first(self, ticket: tf.Tensor) -> tf.Tensor:
         return tf.constant(0, tf.int64)
 
     def _enter(

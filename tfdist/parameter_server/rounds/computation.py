@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.errors import RefusalError
+from tfdist._support.types import Nest
 from tfdist.keras.computation import Computation
 from tfdist.keras.step_writes import note_write
 
@@ -30,9 +32,9 @@ class Contribution:
         method: The name of the optimizer's method that is to apply it.
     """
 
-    optimizer: Any
-    gradients: list[Any]
-    variables: list[Any]
+    optimizer: keras.Optimizer
+    gradients: list[tf.Tensor | tf.IndexedSlices | None]
+    variables: list[keras.Variable]
     weight: tf.Tensor
     method: str = "apply"
 
@@ -50,11 +52,15 @@ class RoundComputation(Computation):
         self._weight = examples
         self._contribute = contribute
         self._graph = tf.compat.v1.get_default_graph()
-        self._mask: Any = None
+        self._mask: tf.Tensor | None = None
         self.applied: list[str] = []
 
     def apply(
-        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+        self,
+        keras_apply: Callable[..., Any],
+        optimizer: keras.Optimizer,
+        grads: Any,
+        given: Any,
     ) -> Any:
         """Adds the gradients to those of the other workers.
 
@@ -65,7 +71,9 @@ class RoundComputation(Computation):
         self.add(optimizer, "apply", list(grads), given)
         return None
 
-    def add(self, optimizer: Any, method: str, grads: list[Any], given: Any) -> None:
+    def add(
+        self, optimizer: keras.Optimizer, method: str, grads: list[Any], given: Any
+    ) -> None:
         """Adds the gradients that a method of an optimizer is to apply.
 
         Raises:
@@ -90,7 +98,7 @@ class RoundComputation(Computation):
             Contribution(optimizer, grads, list(variables), self._weight, method)
         )
 
-    def _check_is_first(self, optimizer: Any) -> None:
+    def _check_is_first(self, optimizer: keras.Optimizer) -> None:
         if self.applied:
             raise RoundError(
                 f"the train_step applies gradients twice, by {self.applied[0]} and by "
@@ -109,7 +117,9 @@ class RoundComputation(Computation):
                 "consistency=tfdist.Asynchronous()"
             )
 
-    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
+    def mask_weights(
+        self, weigh: Callable[[str], Any], mask: tf.Tensor | None, by: str
+    ) -> Nest:
         """Weights the batch by what the mask leaves of it, as its loss is a mean of that.
 
         Raises:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.graph.tasks import task_at
 from tfdist.keras.computation import Computation, computing
 from tfdist.keras.optimizers import optimizers_of, replaced_applies
@@ -26,7 +28,7 @@ TICKET = tf.TensorSpec([2], tf.int64)
 class Rounds:
     """The rounds of a model under `tfdist.Synchronous()`, each of `enough` gradients."""
 
-    def __init__(self, model: Any, enough: int) -> None:
+    def __init__(self, model: keras.Model, enough: int) -> None:
         self._model, self._strategy = model, model.distribute_strategy
         self.gate = self._strategy.gate
         self.enough = enough
@@ -63,14 +65,16 @@ class Rounds:
         """Returns the operations that the last traced step waits for, by ps."""
         return dict(self._entered)
 
-    def in_round(self, step: Callable[[Any], Any]) -> Callable[[Any, tf.Tensor], Any]:
+    def in_round(
+        self, step: Callable[[Nest], Nest]
+    ) -> Callable[[Nest, tf.Tensor], Nest]:
         """Returns a function that traces a step as a worker's part of a round.
 
         It takes a batch and its ticket. Its result is the step's vector, and at the end the number
         of the round; -1 if it came before its round, and so did nothing.
         """
 
-        def run(batch: Any, ticket: tf.Tensor) -> Any:
+        def run(batch: Nest, ticket: tf.Tensor) -> Nest:
             with tf.name_scope(self.gate.scope):
                 entered, first, is_early = self._enter(ticket)
             self._entered = {task_at(d): each.op.name for d, each in entered.items()}
@@ -102,7 +106,7 @@ class Rounds:
 
         return run
 
-    def _first(self, ticket: tf.Tensor) -> Any:
+    def _first(self, ticket: tf.Tensor) -> tf.Tensor:
         """Returns the first round that a step may be part of."""
         return ticket[0]
 
@@ -206,7 +210,7 @@ class Rounds:
 _COUNT = tf.TensorSpec([], tf.int32)
 
 
-def _devices_of(model: Any) -> list[str]:
+def _devices_of(model: keras.Model) -> list[str]:
     """Returns the ps that hold variables which a step or an update reads."""
     # A step adds to metrics without a turn: sums come out the same in any order.
     metrics = {id(each) for each in model.metrics_variables}
@@ -219,7 +223,7 @@ def _devices_of(model: Any) -> list[str]:
     return sorted(devices)
 
 
-def _examples(batch: Any) -> tf.Tensor:
+def _examples(batch: Nest) -> tf.Tensor:
     first = next(each for each in tf.nest.flatten(batch) if each is not None)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()

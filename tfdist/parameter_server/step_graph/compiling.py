@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import GraphDef, NodeDef
 from tfdist.graph.draws import RANDOM
 from tfdist.graph.tasks import WORKER, calls_functions, task_at
 from tfdist.parameter_server.step_graph.definitions import rewire
@@ -43,7 +44,7 @@ def turns(nodes: Iterable[Node], compiled: Collection[str]) -> list[list[str]]:
     return [found[level] for level in sorted(found)]
 
 
-def with_compiled_calls(definition: Any, graph: Any) -> Any:
+def with_compiled_calls(definition: GraphDef, graph: tf.Graph) -> GraphDef:
     """Replaces what a worker computes in a packed step by calls that XLA must compile.
 
     Args:
@@ -84,7 +85,7 @@ def _is_computed(op: tf.Operation) -> bool:
     return calls_functions(op) or dtypes.isdisjoint({tf.resource, tf.string})
 
 
-def _node(nodes: Mapping[str, Any]) -> Any:
+def _node(nodes: Mapping[str, NodeDef]) -> Any:
     def node(name: str) -> Node:
         sources = [_source(each) for each in nodes[name].input]
         # The others are inputs of the step.
@@ -108,7 +109,7 @@ class _Call:
         self,
         name: str,
         names: Sequence[str],
-        nodes: Mapping[str, Any],
+        nodes: Mapping[str, NodeDef],
         operations: Mapping[str, tf.Operation],
     ) -> None:
         self._name = name
@@ -124,7 +125,9 @@ class _Call:
             each for each in used if each[0] != "^" and _source(each) in self._names
         ]
 
-    def _take(self, node: Any, op: tf.Operation, nodes: Mapping[str, Any]) -> None:
+    def _take(
+        self, node: NodeDef, op: tf.Operation, nodes: Mapping[str, NodeDef]
+    ) -> None:
         """Takes an operation, and notes what it needs of others."""
         own = self._body[node.name] = tf.compat.v1.NodeDef()
         own.CopyFrom(node)
@@ -146,7 +149,7 @@ class _Call:
                 shape = op.inputs[i].shape if dtype == op.inputs[i].dtype else None
                 self._given[each] = tf.TensorSpec(shape, dtype)
 
-    def add_to(self, definition: Any) -> None:
+    def add_to(self, definition: GraphDef) -> None:
         """Replaces the operations in their graph."""
         body = tf.compat.v1.GraphDef(
             library=definition.library, versions=definition.versions

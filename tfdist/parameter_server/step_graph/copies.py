@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef, NodeDef
 from tfdist.graph.draws import RANDOM, is_seeded
 from tfdist.graph.functions import all_called, all_nodes, function_attrs, library_of
 
@@ -39,7 +40,7 @@ _WITHOUT_STATE = frozenset(
 )
 
 
-def without_seeds(definition: Any) -> list[Any]:
+def without_seeds(definition: GraphDef) -> list[Any]:
     """Makes the random operations of a `GraphDef` draw from streams of their own.
 
     So do those of the functions that it calls, which get other names.
@@ -80,7 +81,7 @@ def _without_seeds(nodes: Any, names: Mapping[str, str]) -> None:
             function.name = names.get(function.name, function.name)
 
 
-def kept_and_seeded(graph: Any) -> tuple[set[str], set[str]]:
+def kept_and_seeded(graph: tf.Graph) -> tuple[set[str], set[str]]:
     """Returns the types of operations that keep a state, and of those that lose seeds.
 
     Args:
@@ -92,7 +93,7 @@ def kept_and_seeded(graph: Any) -> tuple[set[str], set[str]]:
     return kept, {node.op for node in nodes if is_seeded(node)}
 
 
-def _has_state(node: Any, graph: Any) -> bool:
+def _has_state(node: NodeDef, graph: tf.Graph) -> bool:
     """Returns True if an operation keeps something that its next run uses."""
     if node.op in RANDOM or node.op in _WITHOUT_STATE or any(function_attrs(node)):
         return False

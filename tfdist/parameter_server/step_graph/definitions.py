@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef, NodeDef
 from tfdist.parameter_server.step_graph.messages import Output
 
 
@@ -14,7 +15,7 @@ def reference(output: Output) -> str:
     return f"{name}:{index}" if index else name
 
 
-def rewire(definition: Any, replaced: Mapping[str, str]) -> None:
+def rewire(definition: GraphDef, replaced: Mapping[str, str]) -> None:
     """Replaces inputs of a `NodeDef`, by "" to remove one; control inputs are `^name`."""
     # `x` and `x:0` are the same output.
     inputs = [each.removesuffix(":0") for each in definition.input]
@@ -36,7 +37,7 @@ class Builder:
     def __init__(self, prefix: str, device: str) -> None:
         self._prefix = prefix
         self._device = device
-        self.made: list[Any] = []
+        self.made: list[NodeDef] = []
         self._constants: dict[bytes, str] = {}
 
     def add(

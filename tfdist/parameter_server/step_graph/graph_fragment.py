@@ -1,15 +1,16 @@
 """A part of a graph that can be added to any number of functions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
+
+from tfdist._support.types import GraphDef
 
 
 class GraphFragment:
     """A `GraphDef` whose inputs are given when it is added to a function."""
 
-    def __init__(self, definition: Any, inputs: Sequence[str]) -> None:
+    def __init__(self, definition: GraphDef, inputs: Sequence[str]) -> None:
         self._definition = definition
         self._inputs = tuple(inputs)
         used = {

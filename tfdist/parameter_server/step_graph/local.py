@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.parameter_server.step_graph.lookups import Lookups
 from tfdist.parameter_server.step_graph.repetition import State, repeated
@@ -48,10 +49,12 @@ class StepOnCopies:
     def __init__(
         self,
         step: StepGraph,
-        is_weight: Callable[[Any], bool],
-        chosen: Callable[[Mapping[str, Any]], Collection[str]] = lambda all_: all_,
+        is_weight: Callable[[tf.Tensor], bool],
+        chosen: Callable[[Mapping[str, tf.Tensor]], Collection[str]] = lambda all_: (
+            all_
+        ),
         tables: Callable[
-            [Mapping[str, Any], Mapping[str, Lookups]], Collection[str]
+            [Mapping[str, tf.Tensor], Mapping[str, Lookups]], Collection[str]
         ] = lambda *_: (),
     ) -> None:
         self._function = step.function
@@ -72,7 +75,7 @@ class StepOnCopies:
         self._before = GraphFragment(rewriting.before(definition, self._ids), inputs)
         self._fragment = GraphFragment(definition, [*inputs, *states, *self._ids])
 
-    def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Any:
+    def run(self, batch: Callable[[Any], Sequence[tf.Tensor]], steps: int) -> Nest:
         """Adds steps with one exchange, and returns the result of the last one.
 
         If they are more than one, it must be a vector of float64.
@@ -80,7 +83,7 @@ class StepOnCopies:
         captured = captures_of(self._function)
         handles = self.handles(captured)
 
-        def step(i: Any, values: State) -> tuple[Any, State]:
+        def step(i: int | tf.Tensor, values: State) -> tuple[Nest, State]:
             return self.compute(batch(i), captured, values)
 
         pulled = [_pull(each, handles[each.placeholder]) for each in self.variables]
@@ -110,7 +113,7 @@ class StepOnCopies:
         captured: Sequence[tf.Tensor],
         values: State,
         ids: Mapping[str, tf.Tensor] = MappingProxyType({}),
-    ) -> tuple[Any, State]:
+    ) -> tuple[Nest, State]:
         """Adds one step on the copies; returns its result, and the values after it.
 
         Args:

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef, NodeDef
 from tfdist.graph.tasks import (
     WORKER,
     device_for,
@@ -39,14 +39,14 @@ class PackedGraph:
         traffic: How many bytes that is, of tensors of known shapes.
     """
 
-    definition: Any
+    definition: GraphDef
     messages: tuple[TaskMessage, ...]
     traffic: Traffic
 
 
 def pack(
-    graph: Any,
-    definition: Any,
+    graph: tf.Graph,
+    definition: GraphDef,
     homes: Mapping[str, str],
     entered: Mapping[str, str] | None = None,
     seconds_per_byte: float = 0.0,
@@ -69,8 +69,8 @@ class _Packing:
 
     def __init__(
         self,
-        graph: Any,
-        definition: Any,
+        graph: tf.Graph,
+        definition: GraphDef,
         homes: Mapping[str, str],
         entered: Mapping[str, str],
         narrow: Collection[str],
@@ -101,7 +101,7 @@ class _Packing:
         # Also what is only waited for: there must be an operation that receives it.
         takes_turns = {*waits, *waits.values()}
         arrived: dict[int, str] = {}
-        made: list[Any] = []
+        made: list[NodeDef] = []
         # The replacements of inputs, by task.
         replaced: dict[str, dict[str, str]] = defaultdict(dict)
         # Parts that wait come after the parts that they wait for.
@@ -258,7 +258,7 @@ class _Packing:
         index: int,
         message: TaskMessage,
         before: Sequence[str],
-        made: list[Any],
+        made: list[NodeDef],
         replaced: dict[str, dict[str, str]],
     ) -> str:
         """Packs a message that waits for `before`; returns the operation that receives it.

@@ -5,15 +5,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
+
 State = Sequence[tf.Tensor]
 
 
 def repeated(
-    add: Callable[[Any, State], tuple[Any, State]],
+    add: Callable[[int | tf.Tensor, State], tuple[Nest, State]],
     times: int,
     copies: int,
     state: State = (),
-) -> tuple[Any, State]:
+) -> tuple[Nest, State]:
     """Runs something again and again, each time on the state that it has left.
 
     Without a loop where possible: TensorFlow sends six messages per iteration of a loop
@@ -36,7 +38,7 @@ def repeated(
 
 
 def _looped(
-    add: Callable[[Any, State], tuple[Any, State]],
+    add: Callable[[int | tf.Tensor, State], tuple[Nest, State]],
     times: int,
     copies: int,
     state: State,
@@ -48,7 +50,7 @@ def _looped(
     # from a ps would go there and back in each iteration.
     state = [tf.identity(each) for each in state]
 
-    def body(i: tf.Tensor, result: Any, *state: tf.Tensor) -> tuple[Any, ...]:
+    def body(i: tf.Tensor, result: Nest, *state: tf.Tensor) -> tuple[Any, ...]:
         nonlocal shape
         after: State = state
         for copy in range(copies):

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef
 from tfdist.graph.tasks import WORKER, task_at
 from tfdist.graph.used_inputs import sources_of, used_inputs
 from tfdist.parameter_server.step_graph import messages
@@ -63,9 +64,11 @@ class Rewriting:
     def __init__(
         self,
         step: StepGraph,
-        is_weight: Callable[[Any], bool],
-        chosen: Callable[[Mapping[str, Any]], Collection[str]],
-        tables: Callable[[Mapping[str, Any], Mapping[str, Lookups]], Collection[str]],
+        is_weight: Callable[[tf.Tensor], bool],
+        chosen: Callable[[Mapping[str, tf.Tensor]], Collection[str]],
+        tables: Callable[
+            [Mapping[str, tf.Tensor], Mapping[str, Lookups]], Collection[str]
+        ],
     ) -> None:
         self._graph = graph = step.function.graph
         self._homes = step.homes
@@ -94,7 +97,7 @@ class Rewriting:
             state = f"state/{len(self.variables)}:0"
             self.variables.append(self._rewrite(name, ops, state, adds))
 
-    def definition(self) -> Any:
+    def definition(self) -> GraphDef:
         """Returns the rewritten graph, without the placeholders of its inputs."""
         given = {each.op.name for each in self._graph.inputs}
         local = {each.placeholder for each in self.variables} | self.lookups.keys()
@@ -118,7 +121,7 @@ class Rewriting:
         self._graph_def.node.extend(kept)
         return self._graph_def
 
-    def before(self, definition: Any, ids: Sequence[str]) -> Any:
+    def before(self, definition: GraphDef, ids: Sequence[str]) -> GraphDef:
         """Returns the part of the rewritten graph that some tensors depend on."""
         roots = [self._graph.get_tensor_by_name(each).op for each in ids]
         names = {op.name for op in sources_of(roots)}

@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import setting
+from tfdist._support.types import GraphDef, Nest
 from tfdist.cluster.liveness.step_error import remember
 from tfdist.graph.used_inputs import without_unused_handles
 from tfdist.parameter_server.exchange.narrow import is_narrowed
 from tfdist.parameter_server.gate.gate import Gate, Turn
 from tfdist.parameter_server.gate.order_reads_and_writes import order_reads_and_writes
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.compiling import with_compiled_calls
 from tfdist.parameter_server.step_graph.copies import kept_and_seeded, without_seeds
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
@@ -49,7 +51,7 @@ class StepGraph:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        strategy: PsStrategy,
         step: Callable[..., Any],
         specs: Sequence[tf.TypeSpec],
         gate: Gate | None = None,
@@ -97,7 +99,7 @@ class StepGraph:
             if each.is_weight and is_narrowed(each.dtype, each.shape)
         }
 
-    def definition(self) -> Any:
+    def definition(self) -> GraphDef:
         """Returns a new `GraphDef` of it, which may be copied."""
         definition = self.function.graph.as_graph_def()
         without_unused_handles(definition, self.function.graph)
@@ -135,7 +137,7 @@ class StepGraph:
         """The number of its operations."""
         return self._fragment.size
 
-    def add(self, tensors: Sequence[tf.Tensor], name: str) -> Any:
+    def add(self, tensors: Sequence[tf.Tensor], name: str) -> Nest:
         """Adds the step to the function being traced, and returns its result."""
         outputs = [each.name for each in self.function.outputs]
         given = [*tensors, *captures_of(self.function)]
@@ -147,7 +149,7 @@ def _with_turn(
 ) -> Callable[..., Any]:
     """Returns a step with its turn, which is appended to `turns` when it is traced."""
 
-    def with_turn(*tensors: tf.Tensor) -> Any:
+    def with_turn(*tensors: tf.Tensor) -> Nest:
         width = len(tensors) - len(gate.slot_specs)
         batch, slot = tensors[:width], tensors[width:]
         result, turn = gate.around(lambda: step(*batch), slot, size)
@@ -166,7 +168,7 @@ def captures_of(function: Any) -> list[tf.Tensor]:
     return [graph.capture(each) for each in function.captured_inputs]
 
 
-def structured(function: Any, outputs: Sequence[tf.Tensor]) -> Any:
+def structured(function: Any, outputs: Sequence[tf.Tensor]) -> Nest:
     """Returns the result of a function that has these outputs."""
     for each, traced in zip(outputs, function.outputs, strict=True):
         each.set_shape(traced.shape)

@@ -3,10 +3,11 @@
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.feed.sources import ChiefBatches
 from tfdist.parameter_server.rounds.backup_rounds import BackupRounds
@@ -26,9 +27,9 @@ class BackupSteps(RoundSteps):
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         in_flight: InFlight,
-        step: Callable[[Any], Any],
+        step: Callable[[Nest], Nest],
         policy: Synchronous,
     ) -> None:
         assert policy.replicas_to_aggregate is not None

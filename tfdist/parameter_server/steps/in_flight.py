@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness import supervision
 from tfdist.cluster.liveness.patience import Patience
 from tfdist.cluster.liveness.watchdog import StalledError
@@ -75,11 +76,11 @@ class InFlight:
     def submit(
         self,
         function: Any,
-        argument: Any,
+        argument: Nest,
         handlers: Handlers | None = None,
         *,
         steps: int = 1,
-        batches: Any = None,
+        batches: Nest = None,
     ) -> Any:
         """Sends a function to any free worker; waits while `limit` are in flight.
 
@@ -207,7 +208,7 @@ class InFlight:
                 self._give_up()
                 raise
 
-    def schedule(self, function: Any, argument: Any) -> Any:
+    def schedule(self, function: Any, argument: Nest) -> Any:
         """Sends a function without waiting, and returns what to `fetch` its result by.
 
         Raises:

@@ -15,7 +15,7 @@ or 1 that the step computes from a count:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -54,7 +54,7 @@ _TO_A_ROUND = ("ResourceAccumulatorApplyGradient", "QueueEnqueueManyV2")
 
 
 def keeping_gradients(
-    graph: Any, states: Sequence[tuple[V, tf.Tensor]], updated: Sequence[tf.Tensor]
+    graph: tf.Graph, states: Sequence[tuple[V, tf.Tensor]], updated: Sequence[tf.Tensor]
 ) -> list[V]:
     """Returns the variables in which a step keeps gradients.
 
@@ -63,7 +63,7 @@ def keeping_gradients(
         states: Variables that no optimizer updates, and the placeholder of each handle.
         updated: The placeholders of weights, and of the slots of their optimizers.
     """
-    behind: dict[Any, dict[str, int]] = {}
+    behind: dict[tf.Graph, dict[str, int]] = {}
     variables = [StepVariable(handle, behind) for _, handle in states]
     set_to = [list(filter(_is_floating, each.kept())) for each in variables]
     if not any(set_to):
@@ -80,7 +80,7 @@ class _Flows:
 
     def __init__(self, variables: Sequence[StepVariable]) -> None:
         self._variables = variables
-        self._calls: dict[Any, tf.Operation] = {}
+        self._calls: dict[tf.Graph, tf.Operation] = {}
         self._state_of: dict[tf.Operation, int] = {}
         for i, each in enumerate(variables):
             self._calls |= each.calls
@@ -98,7 +98,7 @@ class _Flows:
                     pending += self._written(state)
         return False
 
-    def used_at_times(self, graph: Any, updated: Sequence[tf.Tensor]) -> set[int]:
+    def used_at_times(self, graph: tf.Graph, updated: Sequence[tf.Tensor]) -> set[int]:
         """Returns the states that updates use at a count, or in the step that set them."""
         used: set[int] = set()
         for op in self._updates(graph, updated):
@@ -122,7 +122,9 @@ class _Flows:
     def _written(self, state: int) -> Iterator[tf.Tensor]:
         return (op.inputs[-1] for op in self._variables[state].writes)
 
-    def _updates(self, graph: Any, updated: Iterable[tf.Tensor]) -> list[tf.Operation]:
+    def _updates(
+        self, graph: tf.Graph, updated: Iterable[tf.Tensor]
+    ) -> list[tf.Operation]:
         found = [op for op in graph.get_operations() if op.type in _TO_A_ROUND]
         for handle in updated:
             used = uses(handle, self._calls)

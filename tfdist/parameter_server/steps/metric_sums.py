@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Logs
 from tfdist.graph.tasks import calls_functions
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.variables.resources import Numbers
@@ -64,7 +65,7 @@ class MetricSums:
         # The first number counts the steps.
         self._sums.add(tf.concat([tf.ones([1], self._dtype), *added], axis=0))
 
-    def whole(self, logs: Any) -> Any:
+    def whole(self, logs: Logs) -> Any:
         """Returns the logs of a step being traced, as if it had read the metrics at once."""
         graph = tf.compat.v1.get_default_graph()
         read = {
@@ -111,7 +112,7 @@ class MetricSums:
             self._sums.read().numpy()
         return True
 
-    def results(self) -> dict[str, Any] | None:
+    def results(self) -> Logs | None:
         """Returns the results of the metrics, or None before a step has ended."""
         if self._sums is None or not self._are_sums:
             return None
@@ -127,21 +128,21 @@ class MetricSums:
             for each, value in zip(self._variables, values, strict=True)
         ]
         with keras.StatelessScope(state_mapping=state):
-            results: dict[str, Any] = self._model.get_metrics_result()
+            results: Logs = self._model.get_metrics_result()
         return results
 
 
-def _numpy_dtype(variable: Any) -> Any:
+def _numpy_dtype(variable: keras.Variable) -> Any:
     return tf.as_dtype(variable.dtype).as_numpy_dtype
 
 
-def _captured(graph: Any, variable: Any) -> list[tf.Tensor]:
+def _captured(graph: tf.Graph, variable: keras.Variable) -> list[tf.Tensor]:
     """Returns the handle of a variable in the graph of a step; none if it is not used."""
     handle = getattr(variable, "handle", None)
     return [inside for outside, inside in graph.captures if outside is handle]
 
 
-def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
+def _added(variable: keras.Variable, dtype: tf.DType) -> tf.Tensor | None:
     """Returns, as a vector, what the step being traced adds to a variable.
 
     None if it does anything else, or in a function, a branch or a loop of its own.
@@ -157,7 +158,7 @@ def _added(variable: Any, dtype: tf.DType) -> tf.Tensor | None:
     return total
 
 
-def _later(graph: Any, given: Collection[str]) -> set[str]:
+def _later(graph: tf.Graph, given: Collection[str]) -> set[str]:
     """Returns the operations that compute anything from tensors of these names."""
     later: set[str] = set()
     for op in graph.get_operations():

@@ -56,7 +56,9 @@ OF_POSITIONS = (
 _FREE, _KEPT, _ADDED, _OTHER = (frozenset([form]) for form in range(4))
 
 
-def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> bool:
+def is_added_to_and_set(
+    handle: tf.Tensor, behind: dict[tf.Graph, dict[str, int]]
+) -> bool:
     """Returns True if a graph adds to a variable, and also sets, resets or clears it.
 
     Args:
@@ -74,7 +76,9 @@ def is_added_to_and_set(handle: tf.Tensor, behind: dict[Any, dict[str, int]]) ->
 
 
 def is_set_at_a_count(
-    handle: tf.Tensor, behind: dict[Any, dict[str, int]], counted: dict[Any, bool]
+    handle: tf.Tensor,
+    behind: dict[tf.Graph, dict[str, int]],
+    counted: dict[tf.Graph, bool],
 ) -> bool:
     """Returns True if a graph sets a part of a variable at a position that it counts.
 
@@ -99,8 +103,10 @@ class StepVariable:
         reads: Those that read it.
     """
 
-    def __init__(self, handle: tf.Tensor, behind: dict[Any, dict[str, int]]) -> None:
-        self.calls: dict[Any, tf.Operation] = {}
+    def __init__(
+        self, handle: tf.Tensor, behind: dict[tf.Graph, dict[str, int]]
+    ) -> None:
+        self.calls: dict[tf.Graph, tf.Operation] = {}
         found = list(uses(handle, self.calls))
         self.writes = [op for op in found if op.type.startswith(WRITES)]
         self.reads = {op for op in found if op.type in READS}
@@ -144,7 +150,7 @@ class StepVariable:
             if op.type in _AT_A_POSITION:
                 yield op.inputs[_AT_A_POSITION[op.type]]
 
-    def is_counted(self, position: tf.Tensor, counted: dict[Any, bool]) -> bool:
+    def is_counted(self, position: tf.Tensor, counted: dict[tf.Graph, bool]) -> bool:
         """Returns True if a position is computed from a variable that the step counts."""
         pending, walked = [position], set()
         while pending:
@@ -237,7 +243,7 @@ class StepVariable:
         return bool(known[op.name] & known.get(self._name_in.get(op.graph, ""), 0))
 
 
-def origin(tensor: tf.Tensor, calls: Mapping[Any, tf.Operation]) -> tf.Tensor:
+def origin(tensor: tf.Tensor, calls: Mapping[tf.Graph, tf.Operation]) -> tf.Tensor:
     """Returns the origin of a tensor that is passed on, into functions too.
 
     `calls` has the operation that calls each function, by the function's graph.
@@ -255,7 +261,7 @@ def origin(tensor: tf.Tensor, calls: Mapping[Any, tf.Operation]) -> tf.Tensor:
             return tensor
 
 
-def _variables_behind(graph: Any) -> dict[str, int]:
+def _variables_behind(graph: tf.Graph) -> dict[str, int]:
     """Returns the variables that each operation is computed from, and each one's bit.
 
     One pass, however many variables there are. The key of a bit is the name of a handle,

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.keras.building import PREDICT, step_of
 from tfdist.parameter_server.feed.feed import FedBatch
 from tfdist.parameter_server.feed.sources import ChiefBatches, row_of
@@ -19,12 +20,12 @@ class WorkerPredictions:
 
     data_type = FedBatch
 
-    def __init__(self, model: Any, in_flight: InFlight) -> None:
+    def __init__(self, model: keras.Model, in_flight: InFlight) -> None:
         self._model = model
         self._in_flight = in_flight
         self._traced: dict[Any, Any] = {}
 
-    def on_data(self, data: FedBatch) -> Any:
+    def on_data(self, data: FedBatch) -> Nest:
         """Waits for the outputs of one batch, and requests those of later batches."""
         if data.output is None:
             self._ask_for(data)
@@ -36,7 +37,7 @@ class WorkerPredictions:
             data.output, functools.partial(data.feed.source.explained, data.row)
         )
 
-    def on_batch(self, batch: Any) -> Any:
+    def on_batch(self, batch: Nest) -> Nest:
         """Returns the outputs for a batch from the user."""
         return self._in_flight.fetch(self._schedule(*row_of(batch)))
 
@@ -58,7 +59,7 @@ class WorkerPredictions:
         # of functions in flight needs no other bound.
         return self._in_flight.schedule(self._traced[source.key], row)
 
-    def _build(self, specs: Any) -> None:
+    def _build(self, specs: Nest) -> None:
         """Creates the variables of a model that has not been built."""
         if self._model.built:
             return

@@ -21,6 +21,7 @@ from tfdist.keras import captures
 from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.exchange.policies import keeps_values
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.step_graph import is_checked_later
 from tfdist.parameter_server.steps.kept_gradients import keeping_gradients
 from tfdist.parameter_server.steps.mixed_writes import (
@@ -176,7 +177,7 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
-def check_compiled(graph: Any) -> None:
+def check_compiled(graph: tf.Graph) -> None:
     """Checks that no function which XLA compiles uses variables of the ps.
 
     Raises:
@@ -193,7 +194,7 @@ def check_compiled(graph: Any) -> None:
             check_compiled(called)
 
 
-def check_can_be_compiled(graph: Any, strategy: Any) -> None:
+def check_can_be_compiled(graph: tf.Graph, strategy: PsStrategy) -> None:
     """Checks that XLA can compile what a worker computes in a step.
 
     Several steps between two exchanges unpack their batches in a loop, and steps in rounds
@@ -234,11 +235,11 @@ def check_can_be_compiled(graph: Any, strategy: Any) -> None:
             )
 
 
-def _draws(graph: Any) -> bool:
+def _draws(graph: tf.Graph) -> bool:
     return any(node.op in RANDOM for node in all_nodes(graph.as_graph_def()))
 
 
-def check_captures(function: Any, model: Any) -> None:
+def check_captures(function: Any, model: keras.Model) -> None:
     """Checks that a traced step uses no variables, tables or the like on the chief.
 
     Nor may it compile those of the ps.
@@ -253,7 +254,9 @@ def check_captures(function: Any, model: Any) -> None:
         raise AsynchronousTrainingError(_outside(variables + others, why))
 
 
-def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
+def check_sets(
+    graph: tf.Graph, strategy: PsStrategy, model: keras.Model | None = None
+) -> None:
     """Checks that workers do not set what others add to at the same time.
 
     If there is a model, the error has the names that it gives to its variables.
@@ -270,8 +273,8 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
     # A row of a table that grows is set before anyone adds to it.
     states = [v for v, _ in placed if not v.is_updated and v.rows_in_use is None]
     handles = [(v, inside[id(v.handle)]) for v in states]
-    behind: dict[Any, dict[str, int]] = {}
-    counted: dict[Any, bool] = {}
+    behind: dict[tf.Graph, dict[str, int]] = {}
+    counted: dict[tf.Graph, bool] = {}
     updated = [inside[id(v.handle)] for v, _ in placed if v.is_updated or v.is_slot]
     added = [v for v, handle in handles if is_added_to_and_set(handle, behind)]
     parts = [v for v, handle in handles if is_set_at_a_count(handle, behind, counted)]
@@ -292,7 +295,7 @@ def check_sets(graph: Any, strategy: Any, model: Any = None) -> None:
 
 
 @contextlib.contextmanager
-def checking_sets(strategy: Any) -> Iterator[None]:
+def checking_sets(strategy: PsStrategy) -> Iterator[None]:
     """Checks a step of the user's own loop once it is traced, as `check_sets` does."""
     is_checked = not (tf.executing_eagerly() or is_checked_later.get())
     if is_checked:

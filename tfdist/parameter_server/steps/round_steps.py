@@ -5,10 +5,11 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.strides import split
 from tfdist.parameter_server.feed.feed import Feed
@@ -78,9 +79,9 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         in_flight: InFlight,
-        step: Callable[[Any], Any],
+        step: Callable[[Nest], Nest],
         batches: int,
     ) -> None:
         super().__init__(model, in_flight, step)
@@ -95,7 +96,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         self._lost = self._recovered = 0
         self._early: list[_Message] = []
 
-    def on_data(self, data: Feed) -> dict[str, Any]:
+    def on_data(self, data: Feed) -> Logs:
         """Sends the next batches to workers, and returns the logs of finished steps.
 
         Raises:
@@ -113,7 +114,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
         self._deal(data.source, rows, len(rows) == requested)
         return self._logs_to_show(data)
 
-    def on_batch(self, batch: Any) -> dict[str, Any]:
+    def on_batch(self, batch: Nest) -> Logs:
         """Runs a round of one batch, and waits for it."""
         self._begin()
         self._are_read = False

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.step_error import shortened
 
 _LAST_BATCH = (
@@ -58,7 +59,7 @@ class SentFunction:
 
     number: int
     steps: int
-    batches: Any
+    batches: Nest
     output: Any
     handlers: Handlers
 

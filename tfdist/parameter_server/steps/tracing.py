@@ -7,6 +7,7 @@ changes after that, so each worker can have a copy.
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -21,7 +22,7 @@ from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 
 def trace_for_workers(
-    model: Any, structure: BatchStructure, make: Callable[[], WorkerFunction]
+    model: keras.Model, structure: BatchStructure, make: Callable[[], WorkerFunction]
 ) -> WorkerFunction:
     """Returns the result of `make` for a model, whose tables the workers have by then.
 
@@ -43,7 +44,7 @@ def trace_for_workers(
     return function
 
 
-def _give_tables(model: Any) -> None:
+def _give_tables(model: keras.Model) -> None:
     """Recreates the tables of a model and its layers in its strategy's scope.
 
     Cost: sends each table to every worker, the first time only.

@@ -1,8 +1,10 @@
 """The train steps of a model, under whichever policy of consistency is set."""
 
 from collections.abc import Callable
-from typing import Any
 
+import keras
+
+from tfdist._support.types import Logs, Nest
 from tfdist.consistency.synchronous import Synchronous
 from tfdist.parameter_server.feed.feed import Feed
 from tfdist.parameter_server.steps import refusals
@@ -18,7 +20,7 @@ class TrainSteps:
     data_type = Feed
 
     def __init__(
-        self, model: Any, in_flight: InFlight, step: Callable[[Any], Any]
+        self, model: keras.Model, in_flight: InFlight, step: Callable[[Nest], Nest]
     ) -> None:
         self._model = model
         self._in_flight = in_flight
@@ -26,7 +28,7 @@ class TrainSteps:
         self._by_policy: dict[Synchronous | None, WorkerSteps] = {}
         self._current()
 
-    def on_data(self, data: Feed) -> dict[str, Any]:
+    def on_data(self, data: Feed) -> Logs:
         """Sends the next steps to workers, and returns the logs of finished steps.
 
         Raises:
@@ -34,7 +36,7 @@ class TrainSteps:
         """
         return self._current().on_data(data)
 
-    def on_batch(self, batch: Any) -> dict[str, Any]:
+    def on_batch(self, batch: Nest) -> Logs:
         """Runs one step on a worker, and waits for its logs."""
         return self._current().on_batch(batch)
 

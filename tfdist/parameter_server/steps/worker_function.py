@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.computation import computing
 from tfdist.parameter_server.caching.cached_steps import CachedSteps
@@ -13,6 +14,7 @@ from tfdist.parameter_server.exchange.narrow import NarrowComputation
 from tfdist.parameter_server.feed.sources import Source, pack, tensor_specs
 from tfdist.parameter_server.gate.gate import Gate
 from tfdist.parameter_server.rounds.rounds import TICKET, Rounds
+from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.step_graph.local import StepOnCopies
 from tfdist.parameter_server.step_graph.repetition import State, repeated
 from tfdist.parameter_server.step_graph.step_graph import StepGraph
@@ -44,8 +46,8 @@ class WorkerFunction:
 
     def __init__(
         self,
-        strategy: Any,
-        step: Callable[[Any], Any],
+        strategy: PsStrategy,
+        step: Callable[[Nest], Nest],
         structure: BatchStructure,
         gate: Gate | None = None,
         rounds: Rounds | None = None,
@@ -86,12 +88,12 @@ class WorkerFunction:
         self._exchanges: dict[Any, StepGraph] = {}
 
     def _on_tensors(
-        self, step: Callable[[Any], Any], rounds: Rounds | None, is_narrow: bool
+        self, step: Callable[[Nest], Nest], rounds: Rounds | None, is_narrow: bool
     ) -> Callable[..., Any]:
         """Returns the step, in the replica's context, as a function of flat tensors."""
         strategy = self._strategy
 
-        def run(*tensors: tf.Tensor) -> Any:
+        def run(*tensors: tf.Tensor) -> Nest:
             of_batch = list(tensors[: len(self._specs)])
             batch = pack(self._structure, of_batch)
             if is_narrow:
@@ -103,7 +105,7 @@ class WorkerFunction:
 
         return run
 
-    def _local(self, strategy: Any) -> StepOnCopies:
+    def _local(self, strategy: PsStrategy) -> StepOnCopies:
         """Returns the step with copies, and tells the strategy what becomes of them."""
         placed = strategy.extended.placed
         captured = [outside for outside, _ in self.step.function.graph.captures]
@@ -111,7 +113,7 @@ class WorkerFunction:
         weights = {id(each.handle) for each, _ in known if each.is_weight}
         local = StepOnCopies(self.step, lambda handle: id(handle) in weights)
 
-        def names(handles: Sequence[Any]) -> list[str]:
+        def names(handles: Sequence[tf.Tensor]) -> list[str]:
             return [name for _, name in placed.of_handles(handles)]
 
         strategy.exchanges.note(
@@ -126,7 +128,7 @@ class WorkerFunction:
     def function(self, source: Source, steps: int) -> Any:
         """Returns a `ConcreteFunction` of `steps` batches of a source."""
 
-        def run(argument: Any) -> Any:
+        def run(argument: Nest) -> Nest:
             # Captured here, and not within a loop, whose body gets no values at each
             # call.
             slot = [] if self._gate is None else self._gate.slot()
@@ -145,26 +147,26 @@ class WorkerFunction:
         return function
 
     def _one_by_one(
-        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
-    ) -> Any:
+        self, source: Source, argument: Nest, slot: list[tf.Tensor], steps: int
+    ) -> Nest:
         """Adds steps; returns the result of the last one."""
 
-        def add(i: Any, _: State) -> tuple[Any, State]:
+        def add(i: int | tf.Tensor, _: State) -> tuple[Nest, State]:
             tensors = [*source.tensors(argument, i, self._tickets), *slot]
             return self.step.add(tensors, "step_0"), ()
 
         return repeated(add, steps, copies(self.step.size))[0]
 
     def _from_cache(
-        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
-    ) -> Any:
+        self, source: Source, argument: Nest, slot: list[tf.Tensor], steps: int
+    ) -> Nest:
         """Adds steps on the worker's kept values; returns the last one's result."""
         cached = self.cached_steps
         assert cached
         key = source.key, 1
         if key not in self._exchanges:
 
-            def step(argument: Any, *kept: tf.Tensor) -> Any:
+            def step(argument: Nest, *kept: tf.Tensor) -> Nest:
                 return cached.run(source.tensors(argument, 0), kept)
 
             self._exchanges[key] = StepGraph(
@@ -172,8 +174,8 @@ class WorkerFunction:
             )
         graph = self._exchanges[key]
 
-        def run(state: State, of_tables: Sequence[tf.Tensor]) -> tuple[Any, State]:
-            def add(i: Any, state: State) -> tuple[Any, State]:
+        def run(state: State, of_tables: Sequence[tf.Tensor]) -> tuple[Nest, State]:
+            def add(i: int | tf.Tensor, state: State) -> tuple[Nest, State]:
                 part = source.part(argument, i, 1)
                 tensors = tf.nest.flatten(part, expand_composites=True)
                 given = [*tensors, *state, *of_tables, *slot]
@@ -185,12 +187,12 @@ class WorkerFunction:
         return cached.around(run)
 
     def _merged(
-        self, source: Source, argument: Any, slot: list[tf.Tensor], steps: int
-    ) -> Any:
+        self, source: Source, argument: Nest, slot: list[tf.Tensor], steps: int
+    ) -> Nest:
         """Adds steps with as few exchanges as they may have."""
         most = min(self._strategy.exchange.steps, steps)
 
-        def add(first: Any, count: int) -> Any:
+        def add(first: int | tf.Tensor, count: int) -> Nest:
             part = source.part(argument, first, count)
             tensors = tf.nest.flatten(part, expand_composites=True)
             return self._exchange(source, count).add([*tensors, *slot], "exchange_0")
@@ -210,7 +212,7 @@ class WorkerFunction:
             local = self._local_steps
             assert local
 
-            def run(argument: Any) -> Any:
+            def run(argument: Nest) -> Nest:
                 return local.run(lambda i: source.tensors(argument, i), steps)
 
             self._exchanges[key] = StepGraph(
@@ -219,7 +221,7 @@ class WorkerFunction:
         return self._exchanges[key]
 
 
-def _unless_empty(result: Any) -> Any:
+def _unless_empty(result: Nest) -> Nest:
     # Each result costs a message, even if it is empty.
     is_empty = isinstance(result, tf.Tensor) and result.shape.num_elements() == 0
     return None if is_empty else result

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Logs, Nest
 from tfdist.cluster.liveness.activity import DATA
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import StepLogs
@@ -52,9 +54,9 @@ class WorkerSteps:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         in_flight: InFlight,
-        step: Callable[[Any], Any],
+        step: Callable[[Nest], Nest],
         is_training: bool = False,
     ) -> None:
         self._model = model
@@ -71,7 +73,7 @@ class WorkerSteps:
         self._rounds: Rounds | None = None
         self._kept: dict[Any, Any] = {}
 
-    def on_data(self, data: Feed) -> dict[str, Any]:
+    def on_data(self, data: Feed) -> Logs:
         """Sends the next steps to a worker, and returns the logs of finished steps.
 
         Raises:
@@ -98,7 +100,7 @@ class WorkerSteps:
         if data.is_first:
             self._logs.forget()
 
-    def _logs_to_show(self, data: Feed) -> dict[str, Any]:
+    def _logs_to_show(self, data: Feed) -> Logs:
         """Returns the logs of finished steps: after the last one, of all of them."""
         if not data.is_shown:
             return self._logs.known()
@@ -157,7 +159,7 @@ class WorkerSteps:
             traced.add(1)
         return split(steps, 1, traced)
 
-    def _submit(self, source: Source, argument: Any, steps: int) -> None:
+    def _submit(self, source: Source, argument: Nest, steps: int) -> None:
         function = self._function(source, steps)
         # Without any, which is most often, nothing is looked up at each message.
         if self._kept:
@@ -175,7 +177,7 @@ class WorkerSteps:
             steps=steps,
         )
 
-    def on_batch(self, batch: Any) -> dict[str, Any]:
+    def on_batch(self, batch: Nest) -> Logs:
         """Runs one step on a worker, and waits for its logs."""
         self._are_read = False
         source, row = row_of(batch)
@@ -229,7 +231,9 @@ class WorkerSteps:
         return self._strategy.gate if self._is_training else None
 
 
-def _learning_rate_of(model: Any, captured: Iterable[Any]) -> Callable[[], tf.Tensor]:
+def _learning_rate_of(
+    model: keras.Model, captured: Iterable[Any]
+) -> Callable[[], tf.Tensor]:
     """Returns a function that reads the learning rate where a step is traced.
 
     If several optimizers learn in a step, it is the smallest rate: the values of all
