@@ -381,9 +381,12 @@ def test_stages_compute_at_the_same_time():
 @pytest.mark.parametrize(
     ("optimizer", "what"),
     [
-        (lambda: optimizers.LossScaleOptimizer(optimizers.SGD()), "scales the loss by"),
-        (lambda: optimizers.SGD(gradient_accumulation_steps=2), "counts whole batches"),
-        (lambda: optimizers.SGD(global_clipnorm=1.0), "norm of all gradients"),
+        (lambda: optimizers.LossScaleOptimizer(optimizers.SGD()), "loss scale"),
+        (
+            lambda: optimizers.SGD(gradient_accumulation_steps=2),
+            "gradient_accumulation_steps=2",
+        ),
+        (lambda: optimizers.SGD(global_clipnorm=1.0), "global_clipnorm=1.0"),
     ],
 )
 def test_optimizers_that_count_on_one_batch_are_refused(optimizer, what):

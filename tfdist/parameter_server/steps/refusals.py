@@ -17,7 +17,7 @@ from tfdist.consistency.asynchronous import Asynchronous
 from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.graph.draws import RANDOM
 from tfdist.graph.functions import all_nodes
-from tfdist.keras import captures
+from tfdist.keras import captures, refused
 from tfdist.keras.graph import function_being_traced, outermost
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.exchange.policies import keeps_values
@@ -65,8 +65,22 @@ _SETS_WEIGHTS = (
     "weight.assign_add(...). A constraint must multiply, divide, clip, or take a maximum or "
     "a minimum. Or use tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
 )
-# Keras has it since 3.14.
-_SCHEDULE_FREE: Any = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
+_LAYERS = {
+    refused.STATEFUL: "workers that run batches at the same time would overwrite each "
+    "other's state",
+    refused.SPECTRAL: "this would erase the gradients that other workers have applied "
+    "meanwhile",
+    refused.FLOAT8: "its scales depend on the order of the steps, and asynchronous steps "
+    "have none",
+}
+_OPTIMIZERS = {
+    refused.LOSS_SCALE: "workers that change it at the same time can make it 0",
+    refused.ACCUMULATION: "workers would add to and clear the same accumulators at the same "
+    "time, so gradients would be lost or counted twice",
+    refused.OVERWRITE: "one worker would overwrite the weights while the others update them",
+    refused.SCHEDULE_FREE: "both must be read at the same moment, which the ps do not "
+    "guarantee",
+}
 
 
 class AsynchronousTrainingError(RefusalError):
@@ -80,12 +94,9 @@ def check_scope(model: keras.Model) -> None:
         AsynchronousTrainingError: If an optimizer or weight is from outside the scope.
     """
     for optimizer in optimizers_of(model):
-        if optimizer._distribution_strategy is not model.distribute_strategy:
-            raise AsynchronousTrainingError(
-                f"the optimizer {type(optimizer).__name__} was created outside of the "
-                "strategy's scope. Create it, and call model.compile(...), inside "
-                "`with strategy.scope():`"
-            )
+        refused.check_belongs(
+            optimizer, model.distribute_strategy, AsynchronousTrainingError
+        )
     if weights := captures.weights_on_chief(model):
         raise AsynchronousTrainingError(_outside(weights, _LOSES_UPDATES))
 
@@ -108,12 +119,12 @@ def check_model(model: keras.Model, is_synchronous: bool = False) -> None:
             "the strategy first"
         )
     for layer in _tf.flatten_layers(model):
-        _check_layer(layer)
+        refused.check(layer, _LAYERS, AsynchronousTrainingError)
     for optimizer in optimizers_of(model):
         if optimizer.global_clipnorm:
             _check_tables(model)
         if not is_synchronous:
-            _check_optimizer(optimizer)
+            refused.check(optimizer, _OPTIMIZERS, AsynchronousTrainingError)
 
 
 def _check_tables(model: keras.Model) -> None:
@@ -123,57 +134,6 @@ def _check_tables(model: keras.Model) -> None:
             "with global_clipnorm, Keras makes a gradient of all rows in each step, and "
             f"{path} is a table that grows: most of its rows are reserved, and not "
             "there. Use clipnorm, by weight, or clipvalue"
-        )
-
-
-def _check_layer(layer: keras.Layer) -> None:
-    if getattr(layer, "stateful", False):
-        raise AsynchronousTrainingError(
-            f"layer {layer.name!r} has stateful=True: it carries its state from one "
-            "batch to the next, and workers that run batches at the same time would "
-            "overwrite each other's. Use stateful=False and longer sequences"
-        )
-    if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
-        raise AsynchronousTrainingError(
-            f"layer {layer.name!r}, a SpectralNormalization, rescales its kernel in "
-            "each step, which would erase the gradients that other workers have applied "
-            "meanwhile. Remove it, or replace it by a weight constraint such as "
-            "keras.constraints.MaxNorm"
-        )
-    # Keras sets this attribute on the scales of a float8 layer.
-    if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
-        raise AsynchronousTrainingError(
-            f"layer {layer.name!r} computes in float8, whose scales depend on the order "
-            "of the steps, and asynchronous steps have none. Use the dtype policy "
-            "mixed_bfloat16"
-        )
-
-
-def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-    name = type(optimizer).__name__
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise AsynchronousTrainingError(
-            f"{name} adapts its scale to the gradients of the last steps, and workers "
-            "that change it at the same time can make it 0. Train in mixed_bfloat16, "
-            "which needs no loss scale, instead of mixed_float16"
-        )
-    if optimizer.gradient_accumulation_steps:
-        raise AsynchronousTrainingError(
-            f"{name} has gradient_accumulation_steps="
-            f"{optimizer.gradient_accumulation_steps}: workers would add to and clear "
-            "the same accumulators at the same time, so gradients would be lost or "
-            "counted twice. Use a larger batch or a lower learning rate instead"
-        )
-    if optimizer.use_ema and optimizer.ema_overwrite_frequency:
-        raise AsynchronousTrainingError(
-            f"{name} has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}: "
-            "one worker would overwrite the weights while the others update them. Set "
-            "it to None: fit then writes the averages to the model when it ends"
-        )
-    if isinstance(optimizer, _SCHEDULE_FREE):
-        raise AsynchronousTrainingError(
-            f"{name} computes its iterate from two variables that must be read at the "
-            "same moment, which the ps do not guarantee. Use AdamW"
         )
 
 

@@ -5,13 +5,12 @@ They raise before the first step, with the reason and what to do instead.
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
 from tfdist._support.errors import Error, RefusalError
-from tfdist.keras import captures
+from tfdist.keras import captures, refused
 from tfdist.keras.graph import handle_of
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
 from tfdist.synchronous.replica.on_read import is_on_read
@@ -24,6 +23,11 @@ _WRITES = frozenset(
     + ["ResourceStridedSliceAssign"]
 )
 
+_LAYERS = {
+    refused.STATEFUL: "its state has one row per example of a batch, but each replica has "
+    "only some of the examples",
+    refused.FLOAT8: "its scales depend on all examples, but each replica has only some",
+}
 _ADD_WEIGHT = (
     "Create it with add_weight of a layer, whose variables get the value of the whole "
     "batch"
@@ -53,13 +57,7 @@ def check_optimizer(model: Any) -> None:
     Raises:
         ScopeError: If it was created outside of the scope.
     """
-    optimizer, strategy = model.optimizer, model.distribute_strategy
-    if optimizer is not None and optimizer._distribution_strategy is not strategy:
-        raise ScopeError(
-            f"the optimizer {type(optimizer).__name__} was created outside of the "
-            "strategy's scope. Create it, and call model.compile(...), inside `with "
-            "strategy.scope():`"
-        )
+    refused.check_belongs(model.optimizer, model.distribute_strategy, ScopeError)
 
 
 def check_model(model: Any) -> None:
@@ -69,7 +67,7 @@ def check_model(model: Any) -> None:
         SynchronousTrainingError: If it has a layer that needs all examples of a batch.
     """
     for layer in _tf.flatten_layers(model):
-        _check_layer(layer)
+        refused.check(layer, _LAYERS, SynchronousTrainingError)
 
 
 def check_is_not_compiled(model: Any) -> None:
@@ -83,21 +81,6 @@ def check_is_not_compiled(model: Any) -> None:
             "jit_compile=True compiles a step for one device, but under this strategy the "
             "replicas exchange gradients within a step. Compile the model with "
             "jit_compile=False"
-        )
-
-
-def _check_layer(layer: keras.Layer) -> None:
-    if getattr(layer, "stateful", False):
-        raise SynchronousTrainingError(
-            f"layer {layer.name!r} has stateful=True: its state has one row per "
-            "example of a batch, but each replica has only some of the examples. Use "
-            "stateful=False and longer sequences"
-        )
-    if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
-        raise SynchronousTrainingError(
-            f"layer {layer.name!r} computes in float8, whose scales depend on all "
-            "examples, but each replica has only some of them. Use the dtype policy "
-            "mixed_bfloat16"
         )
 
 

@@ -5,11 +5,19 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist.keras import refused
 from tfdist.keras.optimizers import is_by_element, is_overridden, with_wrapped
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.splitting.nodes import pieces_of
 from tfdist.synchronous.fit.refusals import check_optimizer
 
+_LAYERS = {
+    refused.STATEFUL: "its state has one row per example of a batch, but each microbatch "
+    "has only some of the examples",
+    refused.FLOAT8: "its scales depend on all examples, but each microbatch has only some",
+}
+_STALE = (refused.LOSS_SCALE, refused.ACCUMULATION, refused.GLOBAL_NORM)
+_TOGETHER = "max_staleness must be 0, because otherwise stages compute different batches in a step"
 _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
@@ -31,35 +39,12 @@ def check(model: Any, *needed: str) -> None:
     if getattr(model, "compiled", False):
         _check_compiled(model)
     for layer in _tf.flatten_layers(model):
-        if getattr(layer, "stateful", False):
-            raise PipelineError(
-                f"layer {layer.name!r} has stateful=True: its state has one row per "
-                "example of a batch, but each microbatch has only some of the examples. "
-                "Use stateful=False and longer sequences"
-            )
-        if any(getattr(v, "overwrite_with_gradient", False) for v in layer.variables):
-            raise PipelineError(
-                f"layer {layer.name!r} computes in float8, whose scales depend on all "
-                "examples. Use the dtype policy mixed_bfloat16"
-            )
+        refused.check(layer, _LAYERS, PipelineError)
 
 
 def check_stale(model: Any) -> None:
     """Refuses optimizers that count on the gradients of one batch at a time."""
-    optimizer = model.optimizer
-    what = None
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        what = "scales the loss by a number that may change while a batch is under way"
-    elif optimizer.gradient_accumulation_steps:
-        what = "has gradient_accumulation_steps, which counts whole batches"
-    elif optimizer.global_clipnorm:
-        what = "has global_clipnorm, the norm of all gradients of a batch"
-    if what:
-        raise PipelineError(
-            f"the optimizer {optimizer.name!r} {what}; with max_staleness above 0 stages "
-            "compute different batches in a step. Leave that out (clipnorm is by weight), "
-            "or use max_staleness=0"
-        )
+    refused.check(model.optimizer, dict.fromkeys(_STALE, _TOGETHER), PipelineError)
 
 
 def _check_inputs(model: Any) -> None:
