@@ -36,4 +36,4 @@ archive.write_out("price/1", verbose=False)
 # What follows needs neither the script above nor tfdist.
 served = tf.saved_model.load("price/1")
 found = served.signatures["predict"](city=tf.constant(["Oslo", "Rome"]))
-print("Oslo, Rome:", np.round(found["price"].numpy(), 1))
+print("Oslo, Rome:", *(f"{price:.1f}" for price in found["price"].numpy()))

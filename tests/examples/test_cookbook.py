@@ -35,7 +35,7 @@ def accuracies(text):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("command", "said"), zip(STARTED, SAID, strict=True), ids=NAMES
+    ("command", "said"), [*zip(STARTED, SAID, strict=True)], ids=NAMES
 )
 def test_it_runs_and_says_what_the_page_says(command, said, tmp_path):
     """The numbers may differ, but a model learns."""
