@@ -659,10 +659,16 @@ def saving(strategy):
     model.save(f"{mine}/model.keras")
     model.save_weights(f"{mine}/model.weights.h5")
     model.export(f"{mine}/export", verbose=False)
+    archive = keras.export.ExportArchive()
+    archive.track_and_add_endpoint("serve", model, [tf.TensorSpec([None, 4])])
+    archive.write_out(f"{mine}/archive", verbose=False)
+    archive.write_out(f"{DIRECTORY}/archive", verbose=False)
+    served = tf.saved_model.load(f"{DIRECTORY}/archive")
     model.save(f"{DIRECTORY}/saved.keras")
     with strategy.scope():
         loaded = keras.models.load_model(f"{DIRECTORY}/saved.keras")
     same = result(loaded)["hash"] == result(model)["hash"]
+    same = same and np.allclose(served.serve(x), model.predict(x, verbose=0), atol=1e-5)
     loaded.fit(x, y, batch_size=8, verbose=0)
     told = ""
     try:

@@ -127,7 +127,12 @@ def test_a_worker_loads_the_save_of_the_chief_that_is_its_own(found):
 def test_the_chief_alone_saves_and_all_load(found):
     chief, worker = found["saving"]
     check_same_bits([chief, worker])
-    assert chief["files"] == ["export", "model.keras", "model.weights.h5"]
+    assert chief["files"] == [
+        "archive",
+        "export",
+        "model.keras",
+        "model.weights.h5",
+    ]
     assert worker["files"] == []
     assert chief["same"]
     assert worker["same"]

@@ -112,7 +112,12 @@ def test_run_takes_a_traced_function(found, update):
 
 def test_saved_models_load_without_the_strategy(found):
     assert found("saving")["same"]
-    assert found("saving")["files"] == ["export", "model.keras", "model.weights.h5"]
+    assert found("saving")["files"] == [
+        "archive",
+        "export",
+        "model.keras",
+        "model.weights.h5",
+    ]
 
 
 def lose_worker_1(tmp_path, case):

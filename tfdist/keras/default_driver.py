@@ -133,7 +133,8 @@ class DefaultDriver:
         Args:
             model: The Keras model, or another object that is saved.
             operation: "save", "hdf5" for the old format, which has weights alone,
-                "export", "load", or "checkpoint" for `tf.train`'s.
+                "export", "archive" for an `ExportArchive`, "load", or "checkpoint" for
+                `tf.train`'s.
         """
         self.join()
         return contextlib.nullcontext(True)

@@ -69,6 +69,8 @@ def install() -> None:
 
     A load waits for a file that the chief saves, or says what to do.
     """
+    # Newer versions of Keras make another class than the one that they export.
+    archive = type(keras.export.ExportArchive())
     for operation, owner, name in (
         ("save", keras.Model, "save"),
         ("save", keras.Model, "save_weights"),
@@ -76,6 +78,7 @@ def install() -> None:
         ("save", _tf.saving_lib, "save_weights_only"),
         ("hdf5", _tf.legacy_h5_format, "save_model_to_hdf5"),
         ("export", keras.Model, "export"),
+        ("archive", archive, "write_out"),
         ("load", _tf.saving_lib, "load_weights_only"),
         ("checkpoint", tf.train.Checkpoint, "save"),
         ("checkpoint", tf.train.Checkpoint, "write"),
@@ -135,6 +138,8 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
 
     @functools.wraps(function)
     def surrounded(saved: Any, *args: Any, **kwargs: Any) -> Any:
+        if operation == "archive" and not hasattr(saved, "distribute_strategy"):
+            saved.distribute_strategy = MEMBERSHIP.strategy
         # A `tf.train.Checkpoint` knows no strategy, so use that of the process.
         own = driver_of(getattr(saved, "distribute_strategy", None))
         driver = own or driver_of(MEMBERSHIP.strategy)
