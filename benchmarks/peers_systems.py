@@ -120,7 +120,7 @@ def processes(name: str, job: Job) -> list[Process]:
             f"{system} has no {job.workload.model}; choose from {', '.join(of_workload)}"
         )
     if "-every" in system and not merges(Path(tree) if tree else ROOT):
-        raise SetupError(f"{name}: this tfdist has no `Every`")
+        raise SetupError(f"{name}: this tfdist has no `ExchangeEvery`")
     if at and not (tree and (Path(tree) / "tfdist").is_dir()):
         raise SetupError(
             f"{name}: {tree or 'nothing'} is not a directory that contains tfdist"
@@ -139,7 +139,7 @@ def processes(name: str, job: Job) -> list[Process]:
 def merges(tree: Path) -> bool:
     """Whether the tfdist in a tree can exchange values every few steps."""
     exports = (tree / "tfdist").glob("__init__.py*")  # An older tree has no stub.
-    return any("Every" in each.read_text() for each in exports)
+    return any("ExchangeEvery" in each.read_text() for each in exports)
 
 
 def python_of(environment: str) -> str:

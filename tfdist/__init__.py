@@ -46,7 +46,7 @@ def _otherwise(name: str) -> Any:
         else:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, _MODULES)
+            near = get_close_matches(name, _MODULES, cutoff=0.55)
             message += f". Did you mean: {', '.join(near)}?" if near else ""
     raise AttributeError(message, name=name)
 

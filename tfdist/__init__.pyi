@@ -35,7 +35,7 @@ from tfdist.parameter_server.caching.report import (
 from tfdist.parameter_server.consistency_schedule import (
     ConsistencySchedule as ConsistencySchedule,
 )
-from tfdist.parameter_server.exchange.policies import Every as Every
+from tfdist.parameter_server.exchange.policies import ExchangeEvery as ExchangeEvery
 from tfdist.parameter_server.exchange.policies import WhenChanged as WhenChanged
 from tfdist.parameter_server.exchange.report import ExchangeReport as ExchangeReport
 from tfdist.parameter_server.strategy import (
@@ -45,7 +45,6 @@ from tfdist.placement.greedy import BestFit as BestFit
 from tfdist.placement.greedy import GreedyLoadBalancing as GreedyLoadBalancing
 from tfdist.placement.greedy import byte_size_load_fn as byte_size_load_fn
 from tfdist.placement.partition import Partition as Partition
-from tfdist.placement.partition import Shard as Shard
 from tfdist.placement.partitioners import (
     FixedShardsPartitioner as FixedShardsPartitioner,
 )

@@ -22,7 +22,9 @@ def _strategy(task: Task) -> Any:
         import tfdist
 
         every = task.options.get("every")
-        options: dict[str, Any] = {"exchange": tfdist.Every(every)} if every else {}
+        options: dict[str, Any] = (
+            {"exchange": tfdist.ExchangeEvery(every)} if every else {}
+        )
         if "wire_dtype" in task.options:
             options["wire_dtype"] = task.options["wire_dtype"]
         return tfdist.ParameterServerStrategy(**options)

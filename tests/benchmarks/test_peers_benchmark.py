@@ -153,10 +153,10 @@ def test_a_link_without_a_rate_is_refused(benchmark):
 
 def test_merged_exchanges_need_a_tfdist_that_has_them(systems, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
-    for tree, text in ((old, "__all__ = []"), (new, '__all__ = ["Every"]')):
+    for tree, text in ((old, "__all__ = []"), (new, '__all__ = ["ExchangeEvery"]')):
         (tree / "tfdist").mkdir(parents=True)
         (tree / "tfdist" / "__init__.py").write_text(text)
-    with raises(systems.SetupError, "`Every`"):
+    with raises(systems.SetupError, "`ExchangeEvery`"):
         systems.processes(f"tfdist-every5@{old}", job(systems))
     assert systems.processes(f"tfdist-every5@{new}", job(systems))
 

@@ -21,7 +21,7 @@ from tfdist.consistency.policy import Phase, check_consistency, for_workers
 from tfdist.consistency.setting import setting_of
 from tfdist.consistency.step_schedule import Released, StepSchedule
 from tfdist.consistency.synchronous import Synchronous
-from tfdist.parameter_server.exchange.policies import Every
+from tfdist.parameter_server.exchange.policies import ExchangeEvery
 
 STEPS = 40
 
@@ -199,9 +199,21 @@ def test_a_round_counts_one_gradient_of_each_of_enough_workers(workers, backups,
         (lambda: Synchronous(4).for_workers(4), ValueError, "at most 3"),
         (lambda: Synchronous(0, 5).for_workers(4), ValueError, "needs 5 workers"),
         (lambda: Synchronous(2, 3).for_workers(4), ValueError, "the cluster has 4"),
-        (lambda: together(Synchronous(), Every()), ValueError, "may drop a gradient"),
-        (lambda: together(Asynchronous(), Every(5)), ValueError, "sends no gradients"),
-        (lambda: together(Dropping(), Every()), ValueError, "Dropping overrides"),
+        (
+            lambda: together(Synchronous(), ExchangeEvery()),
+            ValueError,
+            "may drop a gradient",
+        ),
+        (
+            lambda: together(Asynchronous(), ExchangeEvery(5)),
+            ValueError,
+            "sends no gradients",
+        ),
+        (
+            lambda: together(Dropping(), ExchangeEvery()),
+            ValueError,
+            "Dropping overrides",
+        ),
         (lambda: sent_as("int8"), ValueError, "of 'bfloat16', or None .*ed 'int8'"),
         (lambda: sent_as(16), ValueError, "'bfloat16', .*; received 16"),
         (lambda: check_consistency(object()), TypeError, "no may_start and no counts"),
@@ -223,10 +235,10 @@ def together(policy, exchange):
 
 
 def test_what_is_refused_is_not_advised():
-    assert go_together(Asynchronous(), Every(5), None)
-    assert go_together(BoundedStaleness(3), Every(), "bfloat16")
-    assert not go_together(BoundedStaleness(3), Every(5), None)
-    assert not go_together(Synchronous(), Every(), "bfloat16")
+    assert go_together(Asynchronous(), ExchangeEvery(5), None)
+    assert go_together(BoundedStaleness(3), ExchangeEvery(), "bfloat16")
+    assert not go_together(BoundedStaleness(3), ExchangeEvery(5), None)
+    assert not go_together(Synchronous(), ExchangeEvery(), "bfloat16")
 
 
 class Waiting(BoundedStaleness):

@@ -24,7 +24,7 @@ def alike(strategy) -> Callable[..., list[str]]:
     """
     import tfdist
 
-    return comparing(strategy, lambda program: tfdist.Every(program.exchange))
+    return comparing(strategy, lambda program: tfdist.ExchangeEvery(program.exchange))
 
 
 @pytest.fixture(scope="session")

@@ -141,7 +141,7 @@ class Program:
         epochs: Of each of the two calls of `fit`.
         execution: `steps_per_execution`.
         stride: The most steps that are sent in one message.
-        exchange: The steps between two exchanges, `Every(k)`.
+        exchange: The steps between two exchanges, `ExchangeEvery(k)`.
         weighted: Whether each row has a weight.
         validated: Whether each epoch ends with a validation.
         predicted: Whether the outputs are compared, too.

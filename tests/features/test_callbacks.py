@@ -402,7 +402,7 @@ class InFunction(keras.Model):
         *(
             pytest.param(model, 3, exchange, True, marks=pytest.mark.steps_write)
             for model in (keras.Model, OwnLogs)
-            for exchange in (tfdist.Every(3), tfdist.WhenChanged(0.1))
+            for exchange in (tfdist.ExchangeEvery(3), tfdist.WhenChanged(0.1))
         ),
     ],
 )

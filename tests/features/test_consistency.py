@@ -229,12 +229,12 @@ def test_asynchronous_steps_are_counted_and_never_wait(strategy, policy, unbound
 
 
 def test_steps_between_exchanges_are_counted_together(strategy, policy, monkeypatch):
-    monkeypatch.setattr(strategy, "exchange", tfdist.Every(5))
+    monkeypatch.setattr(strategy, "exchange", tfdist.ExchangeEvery(5))
     policy(tfdist.Asynchronous())
     model = compiled(strategy)
     train(model)
     assert strategy.staleness_report().steps == BATCHES
-    with raises(ValueError, "Every(steps=5)"):
+    with raises(ValueError, "ExchangeEvery(steps=5)"):
         policy(tfdist.BoundedStaleness(5))
 
 

@@ -32,7 +32,7 @@ IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 300)
 UNDER = {
     "asynchronous": {},
     "synchronous": {"consistency": tfdist.Synchronous()},
-    "every": {"exchange": tfdist.Every(5)},
+    "every": {"exchange": tfdist.ExchangeEvery(5)},
     "when_changed": {"exchange": tfdist.WhenChanged(1e9, max_age=10**6)},
     "bfloat16": {"wire_dtype": "bfloat16"},
 }

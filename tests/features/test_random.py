@@ -94,6 +94,6 @@ def test_a_seed_inside_a_function_is_not_that_of_two_workers(strategy, sent, dra
 
 
 def test_steps_between_exchanges_draw_numbers_of_their_own(strategy, monkeypatch):
-    monkeypatch.setattr(strategy, "exchange", tfdist.Every(5))
+    monkeypatch.setattr(strategy, "exchange", tfdist.ExchangeEvery(5))
     drawn = epochs(strategy, inside_a_branch, sizes=(1, 10))
     assert len(np.unique(drawn)) > len(drawn) - 5

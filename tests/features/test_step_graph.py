@@ -33,7 +33,7 @@ averages_of_the_last = pytest.mark.sets_own_value("momentum|velocity")
 @pytest.fixture
 def exchange(strategy, monkeypatch):
     def set_to(steps):
-        monkeypatch.setattr(strategy, "exchange", tfdist.Every(steps))
+        monkeypatch.setattr(strategy, "exchange", tfdist.ExchangeEvery(steps))
 
     return set_to
 
@@ -369,7 +369,7 @@ def test_callbacks_that_keep_exchanges_small_are_told(
     for steps in (5, 1, 1):
         model = compiled(strategy, mlp, "sgd", steps_per_execution=steps)
         model.fit(*data(), batch_size=BATCH, verbose=0, callbacks=[watching])
-    (text,) = [each for each in caplog.messages if "exchange=Every(5)" in each]
+    (text,) = [each for each in caplog.messages if "exchange=ExchangeEvery(5)" in each]
     assert "Pass steps_per_execution=5 to compile" in text
 
 
@@ -405,24 +405,24 @@ def test_what_the_last_worker_sets_is_told(strategy, exchange, monkeypatch, capl
     report = strategy.exchange_report()
     assert "doublings" in report.set
     assert {"steps", model.layers[0].kernel.path} <= set(report.added)
-    (text,) = [each for each in caplog.messages if "exchange=Every(5)" in each]
+    (text,) = [each for each in caplog.messages if "exchange=ExchangeEvery(5)" in each]
     assert "sets doublings to a value" in text
     assert model.steps.numpy() == BATCHES
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])
 def test_an_exchange_of_no_steps_is_an_error(wrong):
-    with raises((TypeError, ValueError), "Every", "whole number"):
-        tfdist.Every(wrong)
+    with raises((TypeError, ValueError), "ExchangeEvery", "whole number"):
+        tfdist.ExchangeEvery(wrong)
 
 
 def test_an_exchange_takes_any_integer_and_names_what_is_none():
-    steps = tfdist.Every(np.int64(5)).steps
+    steps = tfdist.ExchangeEvery(np.int64(5)).steps
     assert (steps, type(steps)) == (5, int)
     with raises(TypeError, "np.float64(5.0)", "float64"):
-        tfdist.Every(np.float64(5))
+        tfdist.ExchangeEvery(np.float64(5))
 
 
 def test_what_is_no_exchange_is_an_error():
-    with raises(TypeError, "tfdist.Every(5)", "received 5"):
+    with raises(TypeError, "tfdist.ExchangeEvery(5)", "received 5"):
         check_exchange(5)

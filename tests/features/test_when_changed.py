@@ -375,7 +375,7 @@ def test_a_step_that_fails_leaves_what_others_have_changed(strategy, exchange):
 @pytest.mark.in_gate
 def test_a_threshold_of_zero_is_todays_step(strategy, step_graphs, monkeypatch):
     graphs = []
-    for each in (tfdist.WhenChanged(0), tfdist.Every(1)):
+    for each in (tfdist.WhenChanged(0), tfdist.ExchangeEvery(1)):
         monkeypatch.setattr(strategy, "exchange", each)
         compiled(strategy, mlp, "adam").fit(*data(), batch_size=BATCH, verbose=0)
         graphs.append(step_graphs.pop())

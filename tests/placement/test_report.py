@@ -114,7 +114,7 @@ def test_waiting_for_a_link_is_named_with_what_would_take_less():
     both = LinkUse(SLOW, 0.08, may_narrow=True, may_merge=True)
     assert str(WorkerReport((30, 10), both)).splitlines()[-1] == (
         f'{waits}: wire_dtype="bfloat16" would take off up to 38%, '
-        "exchange=tfdist.Every(5) would take off up to 60%"
+        "exchange=tfdist.ExchangeEvery(5) would take off up to 60%"
     )
     assert str(replace(both, may_narrow=False, may_merge=False)) == waits
     for traffic in (

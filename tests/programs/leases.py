@@ -141,7 +141,7 @@ def main():
     ) as servers:
         os.environ["TF_CONFIG"] = servers.tf_config.to_json()
         data = numbers(directory, are_in_files) if scenario == "before" else None
-        exchange = tfdist.Every(4) if scenario == "every" else None
+        exchange = tfdist.ExchangeEvery(4) if scenario == "every" else None
         strategy = tfdist.ParameterServerStrategy(
             startup_timeout=200.0, exchange=exchange
         )

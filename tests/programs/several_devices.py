@@ -22,7 +22,7 @@ POLICIES = {
     "rounds": tfdist.Synchronous(),
     "backups": tfdist.Synchronous(1),
 }
-EXCHANGES = {"exchange": tfdist.Every(5), "changed": tfdist.WhenChanged(2.0, 9)}
+EXCHANGES = {"exchange": tfdist.ExchangeEvery(5), "changed": tfdist.WhenChanged(2.0, 9)}
 STEPS, EPOCHS, BATCH = 300, 2, 4
 replicas.KIND = os.environ.get("TEST_DEVICES", "CPU")
 # Each worker's log tells where it runs each operation.

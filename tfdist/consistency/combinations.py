@@ -45,7 +45,7 @@ def check_combination(
     if not exchange.is_each_step and not is_free(policy):
         raise ValueError(
             f"consistency={policy!r} speaks of single steps, and exchange={exchange} "
-            "writes those of several steps at once, from weights as old. Use Every(1), "
+            "writes those of several steps at once, from weights as old. Use ExchangeEvery(1), "
             "or consistency=tfdist.Asynchronous()"
         )
     if wire_dtype is None:
@@ -54,7 +54,7 @@ def check_combination(
         raise ValueError(
             f"wire_dtype={wire_dtype!r} keeps what the gradient of a step has lost for the "
             f"next one, and exchange={exchange} sends no gradients but changes of several "
-            "steps. Use Every(1), or wire_dtype=None"
+            "steps. Use ExchangeEvery(1), or wire_dtype=None"
         )
     if isinstance(policy, Synchronous):
         raise ValueError(

@@ -20,7 +20,11 @@ from tfdist.consistency.combinations import check_combination, is_free
 from tfdist.consistency.policy import Consistency, check_consistency, for_workers
 from tfdist.consistency.setting import policy_of_environment
 from tfdist.parameter_server.exchange.narrow import WIRE_DTYPES
-from tfdist.parameter_server.exchange.policies import Every, WhenChanged, check_exchange
+from tfdist.parameter_server.exchange.policies import (
+    ExchangeEvery,
+    WhenChanged,
+    check_exchange,
+)
 from tfdist.placement.placement import Placement, check_placement
 from tfdist.variables.creation import check_partitioner
 
@@ -36,7 +40,7 @@ class Arguments:
     partitioner: Callable[..., Any] | None
     stall_timeout: float | None
     on_stall: str | None
-    exchange: Every | WhenChanged | None
+    exchange: ExchangeEvery | WhenChanged | None
     consistency: Consistency | None
     wire_dtype: str | None
     timeline: Path | None
@@ -60,7 +64,7 @@ class Settings:
     min_workers: int
     timeouts: Timeouts
     on_stall: str | None
-    exchange: Every | WhenChanged
+    exchange: ExchangeEvery | WhenChanged
     consistency: Consistency
     wire_dtype: str | None
     timeline: Path | None
@@ -73,7 +77,7 @@ def settings_of(given: Arguments) -> Settings:
         check_placement(given.placement)
     if given.partitioner is not None:
         check_partitioner(given.partitioner)
-    exchange = Every() if given.exchange is None else given.exchange
+    exchange = ExchangeEvery() if given.exchange is None else given.exchange
     check_exchange(exchange)
     consistency = given.consistency
     if consistency is None:

@@ -27,7 +27,11 @@ from tfdist.data.pipeline_report import PipelineReport
 from tfdist.keras.distributed_data import DistributesForFit
 from tfdist.parameter_server.assembly import WatchedCluster, parts_of, watched_cluster
 from tfdist.parameter_server.caching.report import WhenChangedReport
-from tfdist.parameter_server.exchange.policies import Every, WhenChanged, keeps_values
+from tfdist.parameter_server.exchange.policies import (
+    ExchangeEvery,
+    WhenChanged,
+    keeps_values,
+)
 from tfdist.parameter_server.exchange.report import ExchangeReport
 from tfdist.parameter_server.extended import ParameterServerExtended
 from tfdist.parameter_server.gate.gate import Gate
@@ -78,7 +82,7 @@ class ParameterServerStrategy(
             restarted where a launcher can do that; elsewhere it raises an error once
             training makes no progress. A slow step or dataset only causes a warning.
         exchange: How often `fit` and `evaluate` move values between the workers and
-            the ps: in each step, `tfdist.Every(k)` for once in k steps, or
+            the ps: in each step, `tfdist.ExchangeEvery(k)` for once in k steps, or
             `tfdist.WhenChanged(threshold)` for what has changed enough.
         consistency: The policy for when steps start and which gradients count: one of
             `tfdist.Asynchronous()`, `tfdist.BoundedStaleness(s)` and
@@ -110,7 +114,7 @@ class ParameterServerStrategy(
         tf_config.ClusterError: If there is no valid TF_CONFIG, the cluster has no
             ps, or this process is not its chief.
         StartupTimeoutError: If a ps or a worker does not respond in time.
-        TypeError: If `placement` has no method `place`, `exchange` is not an `Every`, or
+        TypeError: If `placement` has no method `place`, `exchange` is not an `ExchangeEvery`, or
             `consistency` is not a policy.
         RuntimeError: If this process already has such a strategy, or is in graph mode.
     """
@@ -124,7 +128,7 @@ class ParameterServerStrategy(
         placement: Placement | None = None,
         stall_timeout: float | None = None,
         on_stall: str | None = None,
-        exchange: Every | WhenChanged | None = None,
+        exchange: ExchangeEvery | WhenChanged | None = None,
         consistency: Consistency | None = None,
         wire_dtype: str | None = None,
         timeline: str | os.PathLike[str] | None = None,

@@ -6,7 +6,7 @@ LEAST_SHARE = 0.1
 """The least share of a step that is worth advice about links."""
 
 STEPS = 5
-"""The number of steps of the `Every` that is proposed."""
+"""The number of steps of the `ExchangeEvery` that is proposed."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class LinkUse:
             # Half of the bits, and one exchange in `STEPS`: time goes by bytes.
             ways.append(('wire_dtype="bfloat16"', share / 2))
         if self.may_merge:
-            ways.append((f"exchange=tfdist.Every({STEPS})", share * (1 - 1 / STEPS)))
+            ways.append(
+                (f"exchange=tfdist.ExchangeEvery({STEPS})", share * (1 - 1 / STEPS))
+            )
         saved = [f"{way} would take off up to {each:.0%}" for way, each in ways]
         waits = (
             f"a step took {1e3 * self.step_seconds:,.1f} ms. By the rate of its link, a worker "

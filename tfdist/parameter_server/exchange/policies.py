@@ -8,7 +8,7 @@ from tfdist.consistency.numbers import count_of
 
 
 @dataclass(frozen=True)
-class Every:
+class ExchangeEvery:
     """Exchanges values once in a number of steps, instead of in each.
 
     A worker pulls the variables, runs up to `steps` steps on its own copies, and pushes
@@ -33,7 +33,7 @@ class Every:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        steps = count_of("Every", "steps", self.steps, 1)
+        steps = count_of("ExchangeEvery", "steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
 
     @property
@@ -108,7 +108,7 @@ class WhenChanged:
         return self.threshold == 0
 
 
-def keeps_values(exchange: Every | WhenChanged) -> bool:
+def keeps_values(exchange: ExchangeEvery | WhenChanged) -> bool:
     """Returns True if workers keep values from one message to the next."""
     return isinstance(exchange, WhenChanged) and not exchange.is_each_step
 
@@ -117,10 +117,10 @@ def check_exchange(exchange: object) -> None:
     """Checks the argument of a strategy.
 
     Raises:
-        TypeError: If it is neither an `Every` nor a `WhenChanged`.
+        TypeError: If it is neither an `ExchangeEvery` nor a `WhenChanged`.
     """
-    if not isinstance(exchange, Every | WhenChanged):
+    if not isinstance(exchange, ExchangeEvery | WhenChanged):
         raise TypeError(
-            "exchange says how often values move, for example tfdist.Every(5) or "
+            "exchange says how often values move, for example tfdist.ExchangeEvery(5) or "
             f"tfdist.WhenChanged(1.0); received {exchange!r}"
         )

@@ -11,7 +11,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ExchangeReport:
-    """The effect of `exchange=Every(k)` on the variables that steps have written.
+    """The effect of `exchange=ExchangeEvery(k)` on the variables that steps have written.
 
     Attributes:
         steps: The most steps between two exchanges.
@@ -29,10 +29,8 @@ class ExchangeReport:
 
     def __str__(self) -> str:
         if self.steps == 1:
-            return (
-                "exchange=Every(1): each step reads and writes the variables on the ps"
-            )
-        lines = [f"exchange=Every({self.steps}):"]
+            return "exchange=ExchangeEvery(1): each step reads and writes the variables on the ps"
+        lines = [f"exchange=ExchangeEvery({self.steps}):"]
         for title, names in (
             ("added, each worker's changes", self.added),
             ("set, the last worker's value", self.set),
@@ -91,10 +89,10 @@ class Exchanges:
 def _warning(steps: int, names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return (
-        f"exchange=Every({steps}): a step sets {', '.join(names[:_SHOWN])}{more} to a "
+        f"exchange=ExchangeEvery({steps}): a step sets {', '.join(names[:_SHOWN])}{more} to a "
         "value computed from its own, and each worker computes from its own copy. So the "
         "last worker's value replaces what others have written since. A moving average "
         "becomes that of one worker; a counter would lose counts: count with "
         "variable.assign_add(number), where the number does not depend on the variable, "
-        "or use Every(1). strategy.exchange_report() lists all variables"
+        "or use ExchangeEvery(1). strategy.exchange_report() lists all variables"
     )

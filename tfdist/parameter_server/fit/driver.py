@@ -33,7 +33,7 @@ from tfdist.parameter_server.checkpoints.resumable_fit import (
     ResumableFit,
     resumable_fit,
 )
-from tfdist.parameter_server.exchange.policies import Every
+from tfdist.parameter_server.exchange.policies import ExchangeEvery
 from tfdist.parameter_server.feed.feed import FedDataset
 from tfdist.parameter_server.feed.leased_batches import LeaseReaders
 from tfdist.parameter_server.feed.measured_pipeline import measured_pipeline
@@ -212,7 +212,7 @@ class ParameterServerDriver(DefaultDriver):
         if each < asked and not self._told_of_small_calls:
             self._told_of_small_calls = True
             _log.warning(
-                "exchange=Every(%d): a callback sees each batch, so values move once in "
+                "exchange=ExchangeEvery(%d): a callback sees each batch, so values move once in "
                 "steps_per_execution=%d steps. Pass steps_per_execution=%d to compile, "
                 "or leave out callbacks with a batch hook such as on_train_batch_end",
                 asked,
@@ -286,8 +286,9 @@ class ParameterServerDriver(DefaultDriver):
             traffic,
             # All replicas together finish a step every `seconds`.
             seconds * self.strategy.num_replicas,
-            may_narrow=not wire_dtype and go_together(policy, Every(), "bfloat16"),
-            may_merge=go_together(policy, Every(STEPS), wire_dtype),
+            may_narrow=not wire_dtype
+            and go_together(policy, ExchangeEvery(), "bfloat16"),
+            may_merge=go_together(policy, ExchangeEvery(STEPS), wire_dtype),
         )
 
     def pipeline_report(

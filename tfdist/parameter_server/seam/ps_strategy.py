@@ -10,7 +10,7 @@ import tf_config
 from tfdist.cluster.liveness.activity import Activity
 from tfdist.cluster.presence import Presence
 from tfdist.consistency.policy import Consistency
-from tfdist.parameter_server.exchange.policies import Every, WhenChanged
+from tfdist.parameter_server.exchange.policies import ExchangeEvery, WhenChanged
 from tfdist.parameter_server.exchange.report import Exchanges
 from tfdist.parameter_server.seam.replicas import Replica
 from tfdist.placement.report import PlacementReport, WorkerReport
@@ -37,7 +37,7 @@ class PsStrategy(Protocol):
 
     activity: Activity
     coordinator: tf.distribute.coordinator.ClusterCoordinator
-    exchange: Every | WhenChanged
+    exchange: ExchangeEvery | WhenChanged
     exchanges: Exchanges
     extended: tf.distribute.StrategyExtended
     num_ps: int

@@ -168,7 +168,7 @@ def check_can_be_compiled(graph: tf.Graph, strategy: PsStrategy) -> None:
     """
     remedy = None
     if strategy.exchange.steps != 1 or keeps_values(strategy.exchange):
-        remedy = f"exchange={strategy.exchange!r}", "exchange=tfdist.Every(1)"
+        remedy = f"exchange={strategy.exchange!r}", "exchange=tfdist.ExchangeEvery(1)"
     if not isinstance(strategy.consistency, Asynchronous | BoundedStaleness):
         remedy = (
             f"consistency={strategy.consistency!r}",

@@ -252,7 +252,7 @@ def _learning_rate_of(
         raise AsynchronousTrainingError(
             "exchange=WhenChanged(...) asks the learning rate how large a change is, and "
             "the train_step uses no optimizer that is an attribute of the model. Make its "
-            "optimizer one, or use tfdist.Every(k)"
+            "optimizer one, or use tfdist.ExchangeEvery(k)"
         )
 
     def rate() -> tf.Tensor:
