@@ -93,7 +93,7 @@ def test_a_load_that_is_no_load_is_refused(load):
 
 
 def test_a_load_fn_that_cannot_be_called_is_refused():
-    with pytest.raises(TypeError, match="load_fn is a function of a VariableSpec"):
+    with pytest.raises(TypeError, match="load_fn must be a function"):
         GreedyLoadBalancing(load_fn=3)
 
 
