@@ -412,7 +412,7 @@ def test_what_the_last_worker_sets_is_told(strategy, exchange, monkeypatch, capl
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "5", np.True_, np.array([5])])
 def test_an_exchange_of_no_steps_is_an_error(wrong):
-    with raises((TypeError, ValueError), "ExchangeEvery", "whole number"):
+    with raises((TypeError, ValueError), "ExchangeEvery must be"):
         tfdist.ExchangeEvery(wrong)
 
 

@@ -52,9 +52,9 @@ def test_what_is_not_a_number_moves_at_once():
         (("1",), "a threshold as a number"),
         ((True,), "a threshold as a number"),
         ((None,), "a threshold as a number"),
-        ((1.0, 0), "max_age of WhenChanged is a whole number from 1; received 0"),
-        ((1.0, 2.5), "max_age of WhenChanged is a whole number .* of type"),
-        ((1.0, True), "max_age of WhenChanged is a whole number .* of type"),
+        ((1.0, 0), "max_age of WhenChanged must be a whole number from 1; received 0"),
+        ((1.0, 2.5), "max_age of WhenChanged must be a whole number .* of type"),
+        ((1.0, True), "max_age of WhenChanged must be a whole number .* of type"),
     ],
 )
 def test_wrong_arguments_are_told(arguments, error):

@@ -59,7 +59,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
         (("a_script.py", "--num_ps=2"), "received 'a_script.py'"),
         (("none.py:f", "--num_ps=2"), "there is no file none.py"),
         (("none:f", "--num_ps=2"), "there is no module none"),
-        (("a_script:build_model", "--num_ps=0"), "num_ps is a number of ps"),
+        (("a_script:build_model", "--num_ps=0"), "num_ps must be"),
         (("a_script:build_model", "--num_ps=two"), "--num_ps=two"),
         (("a_script:build_model", "--ps=2"), "Unknown command line flag 'ps'"),
         (("a:b", "--num_ps=2", "--target=0.9"), "target is an imbalance above 1"),
@@ -84,7 +84,10 @@ def test_a_wrong_command_line_says_what_is_wrong(
     [
         (("absent", "--num_ps=2"), "a_script.py has no function 'absent'"),
         (("build_model", "--num_ps=2", "--", "--depth=3"), "flag 'depth'"),
-        (("a_model", "--num_ps=2"), "a_script.py:a_model is not a function; it is 5"),
+        (
+            ("a_model", "--num_ps=2"),
+            "a_script.py:a_model must be a function; received 5",
+        ),
     ],
 )
 def test_names_missing_from_the_script_are_errors(command, arguments, message):

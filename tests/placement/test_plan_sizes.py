@@ -355,7 +355,7 @@ def fails():
 @pytest.mark.parametrize(
     ("build", "kwargs", "error", "message"),
     [
-        (cnn(), {}, TypeError, "build_model is a function without arguments"),
+        (cnn(), {}, TypeError, "build_model must be a function"),
         (lambda: 3, {}, TypeError, "returns a keras.Model; <lambda> returned 3"),
         (not_compiled, {}, ValueError, "is not compiled: compile it in build_model"),
         (cnn, {"optimizer": "adam"}, ValueError, "compiled with an optimizer already"),

@@ -242,10 +242,10 @@ def test_nothing_to_place():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"num_ps": 0}, "num_ps is .* received 0"),
+        ({"num_ps": 0}, "num_ps must be .* received 0"),
         ({"num_ps": True}, "received True"),
         ({"num_ps": 2.0}, "received 2.0"),
-        ({"balance": "speed"}, "balance is one of .*; received 'speed'"),
+        ({"balance": "speed"}, "balance must be .*; received 'speed'"),
         ({"target": 1.0}, "target is an imbalance above 1"),
         ({"target": math.inf}, "target is an imbalance above 1"),
     ],

@@ -24,12 +24,12 @@ def count_of(owner: str, name: str, value: Any, least: int, otherwise: str = "")
         count = None
     if count is None or type(value).__name__ in ("bool", "bool_"):
         raise TypeError(
-            f"{name} of {owner} is a whole number from {least}{otherwise}; received {value!r}, of "
-            f"type {type(value).__name__}"
+            f"{name} of {owner} must be a whole number from {least}{otherwise}; received "
+            f"{value!r}, of type {type(value).__name__}"
         )
     if count < least:
         raise ValueError(
-            f"{name} of {owner} is a whole number from {least}{otherwise}; received "
+            f"{name} of {owner} must be a whole number from {least}{otherwise}; received "
             f"{value!r}"
         )
     return count

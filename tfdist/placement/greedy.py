@@ -62,7 +62,7 @@ class GreedyLoadBalancing:
             )
         if not callable(load_fn):
             raise TypeError(
-                "load_fn is a function of a VariableSpec, or in TF1's form of an "
+                "load_fn must be a function of a VariableSpec, or in TF1's form of an "
                 f"operation, that returns its load; received {load_fn!r}"
             )
         self._load_fn = load_fn

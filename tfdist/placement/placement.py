@@ -75,7 +75,7 @@ def check_placement(placement: object) -> None:
     # A class has the attribute `place` too, and would pass the check below.
     if isinstance(placement, type):
         raise TypeError(
-            f"placement is an object, not a class: write {placement.__name__}() "
+            f"placement must be an object, not a class: write {placement.__name__}() "
             f"for {placement.__name__}"
         )
     if not callable(getattr(placement, "place", None)):

@@ -22,9 +22,11 @@ def check_arguments(num_ps: int, balance: str, target: float) -> None:
     """Checks the arguments of a plan before its model is built."""
     # A bool is an int to Python.
     if isinstance(num_ps, bool) or not isinstance(num_ps, int) or num_ps < 1:
-        raise ValueError(f"num_ps is a number of ps, at least 1; received {num_ps!r}")
+        raise ValueError(
+            f"num_ps must be a number of ps, at least 1; received {num_ps!r}"
+        )
     if balance not in BALANCES:
-        raise ValueError(f"balance is one of {BALANCES}; received {balance!r}")
+        raise ValueError(f"balance must be one of {BALANCES}; received {balance!r}")
     # At 1 there is no slack: the planner divides by `target - 1`. NaN fails this
     # comparison.
     if not 1 < target < math.inf:

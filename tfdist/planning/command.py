@@ -148,7 +148,7 @@ def load_function(name: str, arguments: Sequence[str]) -> Callable[[], Any]:
     except AttributeError:
         raise ValueError(f"{where} has no function {function!r}") from None
     if not callable(build_model):
-        raise ValueError(f"{name} is not a function; it is {build_model!r}")
+        raise ValueError(f"{name} must be a function; received {build_model!r}")
     return build_model
 
 

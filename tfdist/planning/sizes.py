@@ -36,7 +36,7 @@ def weights_of(
     """
     if not callable(build_model) or isinstance(build_model, keras.Model):
         raise NotAModelError(
-            "build_model is a function without arguments that returns a compiled "
+            "build_model must be a function without arguments that returns a compiled "
             f"model; received {build_model!r}"
         )
     _check_lookups(lookups)

@@ -94,7 +94,7 @@ def check_seed(seed: Any) -> None:
     """Raises ValueError unless a table may have this seed."""
     if not isinstance(seed, int) or abs(seed) >= 2**63:
         raise ValueError(
-            f"seed is a whole number of 63 bits, or None; received {seed!r}"
+            f"seed must be a whole number of 63 bits, or None; received {seed!r}"
         )
 
 

@@ -86,7 +86,7 @@ class DeltaExport(keras.callbacks.Callback):
         for name, value in (("keep", keep), ("longest_chain", longest_chain)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(
-                    f"{name} is a number of at least 1; received {value!r}"
+                    f"{name} must be a number of at least 1; received {value!r}"
                 )
         self._directory = Path(directory)
         self._keep, self._longest = keep, longest_chain

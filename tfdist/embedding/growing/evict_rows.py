@@ -27,7 +27,7 @@ class EvictRows(keras.callbacks.Callback):
     def __init__(self, every: int = 1) -> None:
         super().__init__()
         if not isinstance(every, int) or every < 1:
-            raise ValueError(f"every is a number of epochs; received {every!r}")
+            raise ValueError(f"every must be a number of epochs; received {every!r}")
         self._every = every
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -103,7 +103,7 @@ def evictions_of(value: Any) -> tuple[Eviction, ...]:
     wrong = [each for each in rules if not isinstance(each, Eviction)]
     if wrong:
         raise TypeError(
-            "eviction is a list of tfdist.embedding.EvictUnseen(hours=72), "
+            "eviction must be a list of tfdist.embedding.EvictUnseen(hours=72), "
             "tfdist.embedding.EvictRare(count=2, decay=0.98) and "
             "tfdist.embedding.EvictSmall(l2=1e-3), or None; "
             f"received {wrong[0]!r}"

@@ -77,7 +77,9 @@ def _check(model: Any, min_count: float, max_rows: int | None) -> None:
     if max_rows is not None:
         checks.positive(max_rows=max_rows)
     if not isinstance(min_count, Real) or not min_count >= 0:
-        raise ValueError(f"min_count is a number of at least 0; received {min_count!r}")
+        raise ValueError(
+            f"min_count must be a number of at least 0; received {min_count!r}"
+        )
     if tf.distribute.has_strategy():
         raise ValueError(
             "frozen makes a model of this process: call it outside of strategy.scope()"
