@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from tfdist.keras import logs
 
@@ -19,6 +20,11 @@ class State:
         if begins:
             self.steps = 0
         return begins
+
+    def whole(self, given):
+        return logs.WholeLogs(
+            given, [key == "steps" for key in sorted(given)], self.steps
+        )
 
     def results(self):
         self.readings += 1
@@ -67,3 +73,17 @@ def test_no_logs_are_those_of_a_reset_or_of_the_epoch_before(reads):
     # Keras has kept the dict.
     assert step_logs.latest() is of_epoch
     assert of_epoch == {"steps": 1}
+
+
+def test_metrics_are_those_of_the_newest_step_and_other_logs_of_the_last(reads):
+    step_logs, state, _ = reads
+    vectors = []
+    for state.steps in (3, 2):
+        shown = {"steps": tf.constant(state.steps), "target": tf.constant(-state.steps)}
+        vectors.append(step_logs.pack(shown))
+    for vector in vectors:
+        step_logs.take(vector)
+    assert step_logs.known() == {"steps": 3, "target": -2}
+    step_logs.forget()
+    step_logs.take(vectors[1])
+    assert step_logs.known() == {"steps": 2, "target": -2}

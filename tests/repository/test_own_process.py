@@ -69,7 +69,7 @@ def test_only_selected_tests_run():
 
 
 def test_the_tests_before_and_after_may_be_in_different_folders():
-    elsewhere = f"{ELSEWHERE}::test_what_is_left_out_exists"
+    elsewhere = f"{ELSEWHERE}::test_a_part_that_was_cut_off_has_not_passed"
     output = run(tests=(BESIDE, f"{PROGRAM}::test_passes", elsewhere))
     assert "3 passed" in output, output
     assert "error" not in output, output

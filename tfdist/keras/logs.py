@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ class MetricState(Protocol):
     def add(self) -> None:
         """Adds the step's changes of the metrics, at the end of a traced step."""
 
-    def whole(self, logs: Logs) -> Any:
+    def whole(self, logs: Logs) -> "WholeLogs":
         """Returns the logs of such a step, as if it had read the metrics at once."""
 
     def begin(self, is_read: bool) -> bool:
@@ -29,6 +29,21 @@ class MetricState(Protocol):
 
     def results(self) -> Logs | None:
         """Returns the results after some whole steps since then, or None without one."""
+
+
+class WholeLogs(NamedTuple):
+    """The logs of a step.
+
+    Attributes:
+        logs: The logs, nested.
+        from_metrics: For each leaf, whether it is computed from metrics that were read
+            after `steps` whole steps.
+        steps: That number, a scalar; 0 if there is no such leaf.
+    """
+
+    logs: Logs
+    from_metrics: list[bool]
+    steps: tf.Tensor | float
 
 
 class StepLogs:
@@ -44,6 +59,8 @@ class StepLogs:
         self._model = model
         self._state = state
         self._packed: PackedLogs | None = None
+        self._from_metrics: list[bool] = []
+        self._newest = -1.0
         self._latest: Logs = {}
         self._read_at = -math.inf
 
@@ -63,7 +80,9 @@ class StepLogs:
             self._state.add()
             return tf.zeros([0], tf.float64)
         self._packed = PackedLogs()
-        return self._packed.pack(self._state.whole(logs))
+        whole, self._from_metrics, steps = self._state.whole(logs)
+        numbers = self._packed.pack(whole)
+        return tf.concat([[tf.cast(steps, numbers.dtype)], numbers], axis=0)
 
     def begin(self, are_read: bool) -> None:
         """Forgets the logs of before, if the metrics were reset.
@@ -76,12 +95,29 @@ class StepLogs:
     def forget(self) -> None:
         """Forgets the logs of before, as at the beginning of an epoch."""
         self._latest.clear()
+        self._newest = -1.0
         self._read_at = -math.inf
 
     def take(self, vector: tf.Tensor) -> None:
-        """Takes the logs that a worker has sent."""
-        if self._packed is not None:
-            self._latest.update(self._packed.unpack(vector.numpy()))
+        """Takes the logs that a worker has sent.
+
+        The worker whose logs come last may have read the metrics before another did.
+        """
+        if self._packed is None:
+            return
+        steps, *_ = numbers = vector.numpy()
+        taken = self._packed.unpack(numbers[1:])
+        if steps < self._newest:
+            leaves = zip(
+                self._from_metrics,
+                tf.nest.flatten(self._latest),
+                tf.nest.flatten(taken),
+                strict=True,
+            )
+            kept = [newer if is_old else last for is_old, newer, last in leaves]
+            taken = tf.nest.pack_sequence_as(taken, kept)
+        self._newest = max(self._newest, steps)
+        self._latest.update(taken)
 
     def latest(self) -> Logs:
         """Returns logs at most `MAX_AGE` old, in the same dict each time.

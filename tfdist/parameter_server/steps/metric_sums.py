@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.types import Logs
 from tfdist.graph.tasks import calls_functions
+from tfdist.keras.logs import WholeLogs
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.variables.resources import Numbers
 from tfdist.variables.variable import ParameterServerVariable
@@ -65,7 +66,7 @@ class MetricSums:
         # The first number counts the steps.
         self._sums.add(tf.concat([tf.ones([1], self._dtype), *added], axis=0))
 
-    def whole(self, logs: Logs) -> Any:
+    def whole(self, logs: Logs) -> WholeLogs:
         """Returns the logs of a step being traced, as if it had read the metrics at once."""
         graph = tf.compat.v1.get_default_graph()
         read = {
@@ -78,12 +79,13 @@ class MetricSums:
         tensors = [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
         later = _later(graph, read)
         parts = [_between(each, later) for each in tensors]
+        as_read = WholeLogs(logs, [False] * len(tensors), 0.0)
         if not any(parts):
-            return logs
+            return as_read
         self.add()
         if self._sums is None or not self._are_sums:
-            return logs
-        _, *state = tf.split(self._sums.read(), [1, *self._sizes])
+            return as_read
+        steps, *state = tf.split(self._sums.read(), [1, *self._sizes])
         given = {
             name: tf.cast(tf.reshape(state[i], each.shape), each.dtype)
             for name, i in read.items()
@@ -93,7 +95,8 @@ class MetricSums:
             _again(value, part, given)
             for value, part in zip(tensors, parts, strict=True)
         ]
-        return tf.nest.pack_sequence_as(logs, values)
+        whole = tf.nest.pack_sequence_as(logs, values)
+        return WholeLogs(whole, [bool(each) for each in parts], tf.squeeze(steps))
 
     def begin(self, is_read: bool) -> bool:
         """Begins anew if this process has written the metrics, as it does to reset them.
