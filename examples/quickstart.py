@@ -1,6 +1,6 @@
 """The shortest cluster program: linear regression on parameter servers.
 
-tfdist local --num_ps=2 --num_workers=2 examples/quickstart.py
+tfdist local quickstart.py
 """
 
 import keras

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tf_config.contract import CHECKPOINT_MODULE, SERVER_MODULE
 
 COMMANDS = {
+    "quickstart": ("launch.quickstart", "writes a first script to train with"),
     "local": ("launch.local", "runs a cluster on this machine"),
     "ssh": ("launch.ssh", "runs a cluster on hosts that ssh can reach"),
     "slurm": ("launch.slurm", "runs a cluster on the nodes of a Slurm job"),
@@ -36,6 +37,7 @@ CONSOLE = "tfdist"
 """The console command that runs them all, as in `tfdist local`."""
 
 GROUPS = {
+    "begin": ("quickstart",),
     "run": ("local", "ssh", "slurm", "kubernetes", "ray", "task"),
     "look": ("jobs", "check", "doctor", "checkpoint", "env"),
     "measure and plan": ("speedup", "plan", "simulate", "mixing"),

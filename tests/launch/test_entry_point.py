@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from launch import quickstart
 from launch.engines import engine
 from launch.flags import command_line
 from tf_config import flag_help
@@ -64,6 +65,25 @@ def run(console, tmp_path):
 
     run_console.python = run
     return run_console
+
+
+@pytest.mark.parametrize(
+    ("program", "local"),
+    [
+        ("tfdist quickstart", "tfdist local"),
+        ("launch/quickstart.py", "python -m launch.local"),
+    ],
+)
+def test_it_writes_the_quickstart(program, local, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert quickstart.main([program]) == 0
+    assert quickstart.main([program, "my first.py"]) == 0
+    example = Path(__file__).parents[2] / "examples" / "quickstart.py"
+    for name in ("quickstart.py", "my first.py"):
+        assert Path(name).read_text() == example.read_text()
+    told = capsys.readouterr().out
+    assert f"\n    {local} quickstart.py\n" in told
+    assert f"\n    {local} 'my first.py'\n" in told
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,12 @@ MISTAKES = {
         ("--hosts=", "--hosts has ''"),
     ],
     "env": [("x", "takes no arguments; received 'x'")],
+    "quickstart": [
+        ("a.py b.py", "takes one path; received a.py b.py"),
+        ("train.py", "train.py exists, and is not overwritten: remove it, or give"),
+        (".", ". exists, and is not overwritten"),
+        ("absent/a.py", "cannot write absent/a.py: No such file or directory; choose"),
+    ],
     "jobs": [
         ("", "one of status, follow, logs, cancel and the name of a job"),
         ("stat x", "received stat x. Did you mean 'status'?"),

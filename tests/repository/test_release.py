@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from documents import PAGES
 
+from tf_config.commands import COMMANDS
+
 from ..matrix import results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +34,17 @@ def test_the_pages_name_this_version(setup):
     pattern = re.compile(r"(?:tfdist-|git tag v)(\d+\.\d+\.\d+)")
     found = {name for page in PAGES for name in pattern.findall(page.read_text())}
     assert found == {setup["metadata"]["version"]}
+
+
+def test_what_a_reporter_reads_names_commands_that_exist():
+    """And asks for what `tfdist env` prints."""
+    files = [ROOT / "SECURITY.md", *(ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()]
+    named = {
+        name
+        for path in files
+        for name in re.findall(r"`tfdist (\w+)", path.read_text())
+    }
+    assert {"env", "doctor"} <= named <= {*COMMANDS}
 
 
 def test_the_classifiers_name_the_pythons_that_passed(setup):

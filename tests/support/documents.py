@@ -1,4 +1,4 @@
-"""The README, CONTRIBUTING, CHANGELOG and docs pages, parsed as Markdown."""
+"""The README, the other pages of the root and those of docs, parsed as Markdown."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(
+        ROOT / f"{name}.md"
+        for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PROGRAM = "program: "
