@@ -54,7 +54,7 @@ class Coordinator:
 
 
 @given(st.integers(1, 5), st.data())
-def test_no_result_comes_after_a_later_one(limit, data):
+def test_the_newest_result_is_never_older_than_one_before(limit, data):
     def ends_next(count):
         # Once `limit` are under way, one has to end for another to be submitted.
         if count < limit:
@@ -62,13 +62,19 @@ def test_no_result_comes_after_a_later_one(limit, data):
         return data.draw(st.integers(0, count - 1))
 
     coordinator = Coordinator(ends_next)
-    in_flight, results = InFlight(coordinator, limit), []
+    in_flight, taken = InFlight(coordinator, limit), []
+
+    def take(result, is_newest):
+        taken.append((result, is_newest))
+
     for number in range(20):
-        in_flight.submit(None, number, Handlers(on_result=results.append))
+        in_flight.submit(None, number, Handlers(on_result=take))
     assert coordinator.most <= limit
     in_flight.join()
-    assert results == sorted(set(results))
-    assert results[-1] == 19
+    assert sorted(result for result, _ in taken) == [*range(20)]
+    newest = [result for result, is_newest in taken if is_newest]
+    assert newest == sorted(newest)
+    assert newest[-1] == 19
     assert in_flight.under_way() == []
 
 
@@ -76,12 +82,13 @@ def test_a_slow_function_holds_up_nothing_but_itself():
     coordinator = Coordinator(lambda count: 1 if count >= 2 else None)
     in_flight, results = InFlight(coordinator, limit=2), []
     for number in range(1000):
-        in_flight.submit(None, number, Handlers(on_result=results.append))
+        handlers = Handlers(on_result=lambda result, _: results.append(result))
+        in_flight.submit(None, number, handlers)
     assert results == [*range(1, 999)]
     assert in_flight.finished == 998
     assert in_flight.under_way() == [(0, 1), (999, 1)]
     in_flight.join()
-    assert results == [*range(1, 1000)]
+    assert results == [*range(1, 999), 0, 999]
     assert in_flight.under_way() == []
 
 

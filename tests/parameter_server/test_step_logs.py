@@ -81,9 +81,10 @@ def test_metrics_are_those_of_the_newest_step_and_other_logs_of_the_last(reads):
     for state.steps in (3, 2):
         shown = {"steps": tf.constant(state.steps), "target": tf.constant(-state.steps)}
         vectors.append(step_logs.pack(shown))
-    for vector in vectors:
-        step_logs.take(vector)
+    for vector, is_newest in zip(vectors, (False, True), strict=True):
+        step_logs.take(vector, is_newest)
     assert step_logs.known() == {"steps": 3, "target": -2}
     step_logs.forget()
-    step_logs.take(vectors[1])
-    assert step_logs.known() == {"steps": 2, "target": -2}
+    for vector, is_newest in zip(reversed(vectors), (True, False), strict=True):
+        step_logs.take(vector, is_newest)
+    assert step_logs.known() == {"steps": 3, "target": -2}

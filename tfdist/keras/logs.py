@@ -98,24 +98,33 @@ class StepLogs:
         self._newest = -1.0
         self._read_at = -math.inf
 
-    def take(self, vector: tf.Tensor) -> None:
+    def take(self, vector: tf.Tensor, is_newest: bool) -> None:
         """Takes the logs that a worker has sent.
 
-        The worker whose logs come last may have read the metrics before another did.
+        A step that was sent before others may have read the metrics after them, so values
+        that are computed from metrics count by the steps that they cover.
+
+        Args:
+            vector: What `pack` returned.
+            is_newest: Whether no step that was sent later has ended.
         """
         if self._packed is None:
             return
         steps, *_ = numbers = vector.numpy()
         taken = self._packed.unpack(numbers[1:])
-        if steps < self._newest:
+        if self._latest:
+            has_newest_metrics = steps > self._newest
             leaves = zip(
                 self._from_metrics,
                 tf.nest.flatten(self._latest),
                 tf.nest.flatten(taken),
                 strict=True,
             )
-            kept = [newer if is_old else last for is_old, newer, last in leaves]
-            taken = tf.nest.pack_sequence_as(taken, kept)
+            shown = [
+                new if (has_newest_metrics if is_metric else is_newest) else last
+                for is_metric, last, new in leaves
+            ]
+            taken = tf.nest.pack_sequence_as(taken, shown)
         self._newest = max(self._newest, steps)
         self._latest.update(taken)
 

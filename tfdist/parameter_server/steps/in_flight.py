@@ -181,9 +181,9 @@ class InFlight:
         self.steps_finished += function.steps
         self._functions.keep_until(function, handlers.on_end(result))
         # Results arrive in any order, and logs must not go back to an earlier step.
-        if function.number > self._newest_result:
-            self._newest_result = function.number
-            handlers.on_result(result)
+        is_newest = function.number > self._newest_result
+        self._newest_result = max(self._newest_result, function.number)
+        handlers.on_result(result, is_newest)
 
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context in which this thread waits for the workers or the ps."""

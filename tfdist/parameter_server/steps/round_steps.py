@@ -248,7 +248,7 @@ class RoundSteps(WorkerSteps, RoundsUnderWay):
             function,
             message.rows,
             Handlers(
-                on_result=lambda vector: self._logs.take(vector[:-1]),
+                on_result=lambda logs, is_newest: self._logs.take(logs[:-1], is_newest),
                 on_end=note_round,
                 explain=functools.partial(message.source.explained, message.batches),
             ),

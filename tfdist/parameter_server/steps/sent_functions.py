@@ -35,14 +35,14 @@ class Handlers:
     """Handlers of a sent function's end.
 
     Attributes:
-        on_result: Called with the fetched result, at the latest by `InFlight.join`.
-            Skipped if a function that was submitted later has finished first.
+        on_result: Called with the fetched result, at the latest by `InFlight.join`, and
+            with whether no function that was submitted later has finished first.
         on_end: Called with the fetched result, in any order. Returns what says whether
             the weights have what the function computed.
         explain: Takes its error if it fails, and returns what to raise.
     """
 
-    on_result: Callable[[Any], None] = lambda _: None
+    on_result: Callable[[Any, bool], None] = lambda _, __: None
     on_end: Callable[[Any], Callable[[], bool]] = lambda _: lambda: True
     explain: Explain = as_it_is
 
