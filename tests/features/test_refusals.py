@@ -1,5 +1,7 @@
 """Misuse and unsupported features: rejected before the first step."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -198,6 +200,63 @@ def test_a_step_of_a_loop_of_ones_own(strategy, name, words, is_loop):
     with pytest.raises(ValueError, match=words):
         strategy.coordinator.schedule(train)
     assert accumulator.count.numpy() == 0
+
+
+@pytest.mark.parameter_server
+@pytest.mark.parametrize("resets", ["in_run", "plainly", "never"])
+def test_a_function_of_a_loop_of_ones_own_is_checked_as_a_whole(strategy, resets):
+    with strategy.scope():
+        sums = tf.Variable(0.0, name="sums", trainable=False)
+        count = tf.Variable(0, trainable=False)
+        weight = tf.Variable(0.0)
+
+    def add():
+        sums.assign_add(1.0)
+        count.assign_add(1)
+
+    def flush():
+        weight.assign_sub(sums)
+        if resets != "never":
+            sums.assign(0.0)
+
+    @tf.function
+    def train():
+        strategy.run(add)
+        if count % 4 == 0:
+            if resets == "plainly":
+                flush()
+            else:
+                strategy.run(flush)
+
+    words = "adds to sums, and also sets or resets"
+    refused = pytest.raises(ValueError, match=words)
+    with contextlib.nullcontext() if resets == "never" else refused:
+        for _ in range(8):
+            strategy.coordinator.schedule(train)
+    strategy.coordinator.join()
+    assert count.numpy() == (8 if resets == "never" else 0)
+
+
+@pytest.mark.parameter_server
+def test_functions_of_a_loop_of_ones_own_are_checked_apart(strategy):
+    """One that sets a weight between steps is no part of the steps that learn."""
+    with strategy.scope():
+        accumulator = Accumulator()
+    learn = tf.function(lambda: strategy.run(accumulator.learn))
+    halve = tf.function(lambda: strategy.run(lambda: accumulator.bias.assign([0.5])))
+    both = [each.get_concrete_function() for each in (learn, halve)]
+    for each in both:
+        strategy.coordinator.schedule(each)
+        strategy.coordinator.join()
+    np.testing.assert_allclose(accumulator.bias, [0.5])
+
+    @tf.function
+    def train():
+        learn()
+        halve()
+
+    with pytest.raises(ValueError, match="sets bias, which an optimizer updates"):
+        strategy.coordinator.schedule(train)
 
 
 @pytest.mark.in_gate
@@ -485,6 +544,15 @@ def test_compile_outside(strategy, regression, refused):
         model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
     model.compile("sgd", "mse")
     refused(lambda: model, regression, r"call model.compile\(...\), inside")
+
+
+def test_compile_inside_of_a_model_from_outside(strategy, regression):
+    model = keras.Sequential([layers.Dense(1)])
+    with strategy.scope():
+        model.compile("sgd", "mse")
+    words = r"built outside of strategy.scope\(\), and its optimizer inside"
+    with pytest.raises(ValueError, match=words):
+        model.fit(*regression, verbose=0)
 
 
 @pytest.mark.parameter_server

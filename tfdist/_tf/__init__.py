@@ -72,6 +72,7 @@ from tfdist._tf.graphs import (
     clone_of,
     function,
     function_graph,
+    graphs_being_traced,
     graphs_called,
     has_custom_gradient,
     is_compiled,
@@ -107,6 +108,7 @@ from tfdist._tf.keras_objects import (
 )
 from tfdist._tf.workers import (
     NOT_HERE_YET,
+    check_scheduled,
     connect_to_workers,
     has_run,
     observe_workers,

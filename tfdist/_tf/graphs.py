@@ -108,6 +108,14 @@ def graphs_called(op: tf.Operation) -> Iterator[Any]:
                     yield function.graph
 
 
+def graphs_being_traced() -> Iterator[tf.Graph]:
+    """Yields the graph of the function being traced, and those that it is part of."""
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        yield graph
+        graph = graph.outer_graph
+
+
 def arguments_of(op: tf.Operation) -> list[tf.Tensor]:
     """Returns the arguments that a call, branch or loop passes to its functions."""
     # The first input of a branch chooses it, and is not given to it.

@@ -36,6 +36,23 @@ def run_on_devices(
         cluster.workers.append(Worker(index, devices[index], cluster))
 
 
+def check_scheduled(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    check: Callable[[Any], None],
+) -> None:
+    """Calls `check` with each `ConcreteFunction` that is scheduled, before it is sent."""
+    queue = coordinator._cluster.closure_queue
+    put = queue.put
+
+    def checked(closure: Any, tag: int | None = None) -> None:
+        # With a tag, it makes a resource of one worker.
+        if tag is None:
+            check(closure._concrete_function)
+        put(closure, tag)
+
+    queue.put = checked
+
+
 def observe_workers(
     coordinator: tf.distribute.coordinator.ClusterCoordinator,
     begun: Callable[[int], None],

@@ -19,9 +19,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
-from tfdist._support.errors import advise
+from tfdist._support.errors import RefusalError, advise
 from tfdist._support.types import Logs
 from tfdist.cluster.lost_variables import check_not_lost
+from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import (
     building,
     distributed_data,
@@ -33,6 +34,7 @@ from tfdist.keras import (
     variable_hooks,
 )
 from tfdist.keras.driver import driver_of
+from tfdist.keras.optimizers import optimizers_of
 
 _log = logging.getLogger("tfdist")
 _STRINGS = (
@@ -91,7 +93,7 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
         if name.startswith("make_"):
             check_not_lost(map(_tf.value_of, self.variables))
         if name == "make_train_function":
-            _warn_of_no_scope(self)
+            _check_scope(self)
         return keras_method(self, *args, **kwargs)
 
     setattr(owner, name, method)
@@ -113,13 +115,27 @@ def _is_folded(model: keras.Model) -> bool:
     )
 
 
-def _warn_of_no_scope(model: keras.Model) -> None:
+def _check_scope(model: keras.Model) -> None:
+    """Warns that no worker trains a model, which was built outside of the scope.
+
+    Raises:
+        RefusalError: If its optimizer is from inside, and would update it on no replica.
+    """
+    name = getattr(model, "name", type(model).__name__)
+    strategy = MEMBERSHIP.strategy
+    inside = [each._distribution_strategy for each in optimizers_of(model)]
+    if strategy is not None and strategy in inside:
+        raise RefusalError(
+            f"{name!r} was built outside of strategy.scope(), and its optimizer inside, so "
+            "that no worker can train it. Build or load the model inside `with "
+            "strategy.scope():`, too, even one that has no weights yet"
+        )
     if model not in _warned:
         _warned.add(model)
         _log.warning(
             "%r was built outside of strategy.scope(): this process trains it alone, "
             "and no worker takes part. Build or load it inside `with strategy.scope():`",
-            getattr(model, "name", type(model).__name__),
+            name,
         )
 
 

@@ -32,6 +32,7 @@ from tfdist.parameter_server.seam.ps_strategy import PsStrategy
 from tfdist.parameter_server.settings import Settings
 from tfdist.parameter_server.step_counter import StepCounter
 from tfdist.parameter_server.steps.in_flight import InFlight
+from tfdist.parameter_server.steps.refusals import checker_of_scheduled
 
 _log = logging.getLogger("tfdist")
 
@@ -140,6 +141,7 @@ def parts_of(
         fit_driver=ParameterServerDriver(strategy, in_flight, settings.job.checkpoints),
     )
     _tf.look_up_within_branches()
+    _tf.check_scheduled(coordinator, checker_of_scheduled(strategy))
     # On TensorFlow's shared executor, each worker's thread would wait after every step for
     # what a slow worker has pending: 3 of 4 workers kept 83% of their speed.
     _tf.give_workers_own_executors(coordinator)

@@ -14,7 +14,6 @@ from tfdist.parameter_server.exchange.narrow import widened_update
 from tfdist.parameter_server.link import seconds_per_byte
 from tfdist.parameter_server.placed_variables import PlacedVariables
 from tfdist.parameter_server.seam.ps_strategy import PsStrategy
-from tfdist.parameter_server.steps.refusals import checking_sets
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.variables import narrowing
 from tfdist.variables.creation import (
@@ -273,8 +272,7 @@ class ParameterServerExtended(_tf.ParameterServerStrategyV2Extended):
         # TensorFlow calls it in a thread of its own.
         surroundings = contextvars.copy_context()
         call = functools.partial(surroundings.run, fn)
-        with checking_sets(self._container_strategy()):
-            return super()._call_for_each_replica(call, args, kwargs)
+        return super()._call_for_each_replica(call, args, kwargs)
 
     # A step has one replica, and nobody to meet. So it needs no merge call, which could
     # not be within a condition, a loop or a `tf.function`.

@@ -41,7 +41,6 @@ class PlacedVariables:
         self._partitioner = partitioner
         self._num_ps = num_ps
         self._seconds_per_byte = seconds_per_byte
-        self._function: Callable[[], Any] = lambda: None
         # Weak references: the report must not keep the variables of a deleted model alive
         # on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
@@ -135,16 +134,6 @@ class PlacedVariables:
             for reference, placed in self._placed
             if (variable := reference()) is not None
         ]
-
-    def note_writes_of(self, function: Any) -> None:
-        """Forgets which variables the steps of another function have updated or set.
-
-        A function that is being traced may have more than one step.
-        """
-        if function is not self._function():
-            self._function = weakref.ref(function)
-            for variable, _ in self.existing():
-                variable.is_updated = variable.is_set = False
 
     def of_handles(
         self, handles: Iterable[tf.Tensor]

@@ -8,6 +8,7 @@ One step alone on one worker sees exactly what it would see without this.
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +35,8 @@ class ParameterServerVariable(_tf.CachingVariable):
     Attributes:
         is_weight: Whether a model learns it, though it may not be trainable itself, as
             a shard is not.
-        is_updated: Whether an optimizer has updated it in a step.
-        is_set: Whether a step has set it, which is no increment, beside its optimizer.
+        updated_in: The graphs in which an optimizer updates it.
+        set_in: The graphs that set it, which is no increment, beside its optimizer.
         updates_rows: Whether an optimizer updates only the rows that a step has
             looked up, and leaves the others and their slots as they are.
         counts: The change counter of this variable on its ps, or None.
@@ -64,7 +65,9 @@ class ParameterServerVariable(_tf.CachingVariable):
         # one graph, for one choice of rows, and until the next write.
         self._view: tf.Tensor | None = None
         self._rows_of_view: tf.Tensor | None = None
-        self.is_updated = self.is_set = self._in_update = False
+        self.updated_in: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self.set_in: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self._in_update = False
         self.updates_rows = False
         self.counts: Numbers | None = None
         self.row_counts: tuple[Numbers, Numbers] | None = None
@@ -159,7 +162,8 @@ class ParameterServerVariable(_tf.CachingVariable):
     @contextlib.contextmanager
     def in_update(self) -> Iterator[None]:
         """Notes that an optimizer updates the variable."""
-        self.is_updated = self._in_update = True
+        self.updated_in.update(_tf.graphs_being_traced())
+        self._in_update = True
         try:
             yield
         finally:
@@ -197,7 +201,8 @@ class ParameterServerVariable(_tf.CachingVariable):
                     "reset metrics between epochs. To accumulate gradients, use a larger "
                     "batch, or tfdist.MultiWorkerMirroredStrategy()"
                 )
-        self.is_set |= not (self._in_update or tf.executing_eagerly())
+        if not self._in_update:
+            self.set_in.update(_tf.graphs_being_traced())
         if rows is not None:
             value = tf.convert_to_tensor(value, dtype=self.dtype)
             # The value has only these rows, so a plain assignment would not fit the

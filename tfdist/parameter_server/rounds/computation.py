@@ -93,7 +93,7 @@ class RoundComputation(Computation):
         # The step itself may not set them.
         for each in map(_tf.value_of, variables):
             for shard in getattr(each, "shards", (each,)):
-                shard.is_updated = True
+                shard.updated_in.update(_tf.graphs_being_traced())
         self._contribute(
             Contribution(optimizer, grads, list(variables), self._weight, method)
         )

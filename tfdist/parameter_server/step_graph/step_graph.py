@@ -2,13 +2,11 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.context import setting
 from tfdist._support.types import GraphDef, Nest
 from tfdist.cluster.liveness.step_error import remember
 from tfdist.graph.used_inputs import without_unused_handles
@@ -22,9 +20,6 @@ from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
 from tfdist.parameter_server.step_graph.messages import TaskMessage
 from tfdist.parameter_server.step_graph.packing import PackedGraph, pack
 from tfdist.placement.link_use import Traffic
-
-is_checked_later: ContextVar[bool] = ContextVar("is_checked_later", default=False)
-"""True while `fit` traces a step, which it checks later, by the names of its model."""
 
 
 class StepGraph:
@@ -64,7 +59,7 @@ class StepGraph:
         if gate is not None:
             step = _with_turn(step, gate, size, turns)
             specs = [*specs, *gate.slot_specs]
-        with strategy.scope(), setting(is_checked_later, True):
+        with strategy.scope():
             traced = tf.function(step, autograph=False)
             self.function = traced.get_concrete_function(*specs)
         graph = self.function.graph

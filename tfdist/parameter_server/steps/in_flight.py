@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.context import setting
 from tfdist._support.types import Nest
 from tfdist.cluster.liveness import supervision
 from tfdist.cluster.liveness.patience import Patience
@@ -21,6 +22,7 @@ from tfdist.parameter_server.steps.sent_functions import (
     SentFunction,
     SentFunctions,
     as_it_is,
+    is_checked_already,
     told,
 )
 
@@ -215,7 +217,8 @@ class InFlight:
             tf.errors.OpError: The error of an earlier function.
         """
         try:
-            return self._coordinator.schedule(function, args=(argument,))
+            with setting(is_checked_already, True):
+                return self._coordinator.schedule(function, args=(argument,))
         except Exception as error:
             self._forget()
             raise self._told(error) from None

@@ -3,8 +3,8 @@
 Each raises an error before the first step, with the reason and an alternative.
 """
 
-import contextlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -18,17 +18,18 @@ from tfdist.consistency.bounded_staleness import BoundedStaleness
 from tfdist.graph.draws import RANDOM
 from tfdist.graph.functions import all_nodes
 from tfdist.keras import captures, refused
-from tfdist.keras.graph import function_being_traced, outermost
+from tfdist.keras.graph import outermost
 from tfdist.keras.optimizers import optimizers_of
 from tfdist.parameter_server.exchange.policies import keeps_values
 from tfdist.parameter_server.seam.ps_strategy import PsStrategy
-from tfdist.parameter_server.step_graph.step_graph import is_checked_later
 from tfdist.parameter_server.steps.kept_gradients import keeping_gradients
 from tfdist.parameter_server.steps.mixed_writes import (
     is_added_to_and_set,
     is_set_at_a_count,
 )
+from tfdist.parameter_server.steps.sent_functions import is_checked_already
 from tfdist.variables.reserved_rows import tables_that_grow
+from tfdist.variables.variable import ParameterServerVariable
 
 _LOSES_UPDATES = (
     "Such a variable lives on the chief, where workers lose each other's updates. Create "
@@ -230,15 +231,22 @@ def check_sets(
     pairs = [(outermost(o), i) for o, i in graph.captures if o.dtype == tf.resource]
     placed = strategy.extended.placed.of_handles(outer for outer, _ in pairs)
     inside = {id(outer): inner for outer, inner in pairs}
+    traced = set(_with_called(graph))
+
+    def is_updated(variable: ParameterServerVariable) -> bool:
+        return not traced.isdisjoint(variable.updated_in)
+
     # A row of a table that grows is set before anyone adds to it.
-    states = [v for v, _ in placed if not v.is_updated and v.rows_in_use is None]
+    states = [v for v, _ in placed if not is_updated(v) and v.rows_in_use is None]
     handles = [(v, inside[id(v.handle)]) for v in states]
     behind: dict[tf.Graph, dict[str, int]] = {}
     counted: dict[tf.Graph, bool] = {}
-    updated = [inside[id(v.handle)] for v, _ in placed if v.is_updated or v.is_slot]
+    updated = [inside[id(v.handle)] for v, _ in placed if is_updated(v) or v.is_slot]
     added = [v for v, handle in handles if is_added_to_and_set(handle, behind)]
     parts = [v for v, handle in handles if is_set_at_a_count(handle, behind, counted)]
-    weights = [v for v, _ in placed if v.is_updated and v.is_set]
+    weights = [
+        v for v, _ in placed if is_updated(v) and not traced.isdisjoint(v.set_in)
+    ]
     others = [(v, handle) for v, handle in handles if not v.is_slot]
     kept = keeping_gradients(graph, others, updated)
     if not (found := added or parts or weights or kept):
@@ -254,15 +262,30 @@ def check_sets(
     raise AsynchronousTrainingError(f"the step {what} {', '.join(unique)}, {why}")
 
 
-@contextlib.contextmanager
-def checking_sets(strategy: PsStrategy) -> Iterator[None]:
-    """Checks a step of the user's own loop once it is traced, as `check_sets` does."""
-    is_checked = not (tf.executing_eagerly() or is_checked_later.get())
-    if is_checked:
-        strategy.extended.placed.note_writes_of(function_being_traced())
-    yield
-    if is_checked:
-        check_sets(tf.compat.v1.get_default_graph(), strategy)
+def checker_of_scheduled(strategy: PsStrategy) -> Callable[[Any], None]:
+    """Returns what checks each function of the user's own loop, as `check_sets` does.
+
+    It checks the whole function: what one `strategy.run` adds to, another may set.
+    """
+    # The threads of the workers hold on to it, and must not to the strategy.
+    reference = weakref.ref(strategy)
+    checked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def check(function: Any) -> None:
+        there = reference()
+        if there is None or function in checked or is_checked_already.get():
+            return
+        check_sets(function.graph, there)
+        checked.add(function)
+
+    return check
+
+
+def _with_called(graph: tf.Graph) -> Iterator[tf.Graph]:
+    yield graph
+    for op in graph.get_operations():
+        for called in _tf.graphs_called(op):
+            yield from _with_called(called)
 
 
 def _outside(names: list[str], why: str) -> str:

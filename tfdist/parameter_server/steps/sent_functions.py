@@ -1,6 +1,7 @@
 """The functions sent to workers, until the weights have their results."""
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ _LAST_BATCH = (
     "if one of these sizes is that of a batch: the last one may have fewer examples; "
     "tf.shape(x)[0] is the number in each"
 )
+
+is_checked_already: ContextVar[bool] = ContextVar("is_checked_already", default=False)
+"""True while a function is sent of which `fit` has checked the step."""
 
 Explain = Callable[[tf.errors.OpError], Exception]
 

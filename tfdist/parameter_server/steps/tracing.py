@@ -33,7 +33,6 @@ def trace_for_workers(
     # Before the trace, which captures the tables that there are.
     _give_tables(model)
     strategy = model.distribute_strategy
-    strategy.extended.placed.note_writes_of(make)
     function = trace_with_state(model, structure.specs, make)
     # Before a worker runs any of it.
     check_captures(function.step.function, model)
