@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.checkpoint.plain import NotPlainError, UnkeptArrayError, to_json
+from tfdist.checkpoint.plain import NotPlainError, UnkeptError, to_json
 
 _log = logging.getLogger("tfdist")
 
@@ -52,20 +52,21 @@ class Changes:
             if name not in self._ignored:
                 try:
                     seen[name] = _Seen(to_json(value, arrays), list(arrays.values()))
-                except UnkeptArrayError as error:
+                except UnkeptError as error:
                     self._warn(f"{type(owner).__name__}.{name}", error)
                 # A model or a dataset is not state; a list may contain itself.
                 except (NotPlainError, RecursionError):
                     continue
         return seen
 
-    def _warn(self, attribute: str, why: UnkeptArrayError) -> None:
+    def _warn(self, attribute: str, why: UnkeptError) -> None:
         if attribute in self._told:
             return
         self._told.add(attribute)
         _log.warning(
             "checkpoints do not keep the attribute %s, which has %s: a fit that continues has "
-            "the value that the script gives it. Use an array of numbers, text or dates",
+            "the value that the script gives it. Use an array of numbers, text or dates, or one "
+            "of Python's own containers",
             attribute,
             why,
         )

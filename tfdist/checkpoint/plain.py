@@ -3,6 +3,7 @@
 Pickle would execute code that a file contains, and a checkpoint may come from anyone.
 """
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +11,19 @@ import numpy as np
 
 _KIND = "__kind__"
 _EXTENSION = 2  # `isbuiltin` of the dtypes of ml_dtypes
+_FACTORIES = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
+_FACTORY_OF = {each.__name__: each for each in _FACTORIES} | {"None": None}
+_SEQUENCES = {each.__name__: each for each in (tuple, set, frozenset)}
+_DICTS = {each.__name__: each for each in (dict, OrderedDict, Counter)}
+_CONTAINERS = (list, dict, set, frozenset, deque)
 
 
 class NotPlainError(TypeError):
-    """A value that is not made of numbers, strings, lists, tuples, dicts and arrays."""
+    """A value that is not made of numbers, strings, Python's containers and arrays."""
 
 
-class UnkeptArrayError(NotPlainError):
-    """A NumPy array or scalar that cannot be written without pickle."""
+class UnkeptError(NotPlainError):
+    """An array, a NumPy scalar or a container that needs pickle to be written."""
 
 
 def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -34,8 +40,8 @@ def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     {'__kind__': 'scalar', 'value': '0000003f', 'dtype': '<f4'}
 
     Raises:
-        NotPlainError: If the value contains anything else; an UnkeptArrayError if that
-            is an array or a NumPy scalar.
+        NotPlainError: If the value contains anything else; an UnkeptError if that
+            is an array, a NumPy scalar or a container of another class.
     """
     # Exact types only: a subclass, such as an enum, would come back as its base class.
     if value is None or type(value) in (bool, int, float, str):
@@ -48,16 +54,36 @@ def to_json(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         return _array_to_json(value, arrays)
     if type(value) is list:
         return [to_json(each, arrays) for each in value]
-    if type(value) is tuple:
-        return {_KIND: "tuple", "value": [to_json(each, arrays) for each in value]}
-    if type(value) is dict:
-        # JSON has only string keys, and `_KIND` as a key would look like an encoded
-        # value. Other dicts are encoded as pairs.
-        if all(type(key) is str for key in value) and _KIND not in value:
-            return {key: to_json(each, arrays) for key, each in value.items()}
-        pairs = [[to_json(k, arrays), to_json(v, arrays)] for k, v in value.items()]
-        return {_KIND: "dict", "value": pairs}
-    raise NotPlainError(f"{type(value).__name__} is not a plain value")
+    # JSON has only string keys, and `_KIND` as a key would look like an encoded value.
+    # Other dicts are encoded as pairs.
+    if type(value) is dict and _KIND not in value and _has_text_keys(value):
+        return {key: to_json(each, arrays) for key, each in value.items()}
+    return _container_to_json(value, arrays)
+
+
+def _has_text_keys(value: dict[Any, Any]) -> bool:
+    return all(type(key) is str for key in value)
+
+
+def _container_to_json(value: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    name = type(value).__name__
+    more: dict[str, Any] = {}
+    if type(value) is deque:
+        more = {"maxlen": value.maxlen}
+    elif type(value) is defaultdict:
+        factory = getattr(value.default_factory, "__name__", "None")
+        if _FACTORY_OF.get(factory) is not value.default_factory:
+            raise UnkeptError(f"a defaultdict whose factory is {factory}")
+        more = {"factory": factory}
+    elif type(value) not in (*_SEQUENCES.values(), *_DICTS.values()):
+        if isinstance(value, _CONTAINERS):
+            raise UnkeptError(f"a container {name}, a class of its own")
+        raise NotPlainError(f"{name} is not a plain value")
+    if isinstance(value, dict):
+        inner = [[to_json(k, arrays), to_json(v, arrays)] for k, v in value.items()]
+    else:
+        inner = [to_json(each, arrays) for each in value]
+    return {_KIND: name, "value": inner, **more}
 
 
 def _scalar_to_json(value: np.generic) -> dict[str, Any]:
@@ -70,7 +96,7 @@ def _scalar_to_json(value: np.generic) -> dict[str, Any]:
         or dtype.names
         or not dtype.itemsize
     ):
-        raise UnkeptArrayError(f"a scalar {type(value).__name__} of dtype {dtype}")
+        raise UnkeptError(f"a scalar {type(value).__name__} of dtype {dtype}")
     # Within the JSON: scalars that are equal must look equal to `Changes`.
     name = dtype.name if dtype.isbuiltin == _EXTENSION else dtype.str
     return {_KIND: "scalar", "value": value.tobytes().hex(), "dtype": name}
@@ -79,12 +105,12 @@ def _scalar_to_json(value: np.generic) -> dict[str, Any]:
 def _array_to_json(value: np.ndarray, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     kind = f"an array {type(value).__name__} of dtype {value.dtype}"
     if type(value) is not np.ndarray:
-        raise UnkeptArrayError(kind)
+        raise UnkeptError(kind)
     if value.dtype == object:
         try:
             inner = [to_json(each, arrays) for each in value.ravel()]
         except NotPlainError as error:
-            raise UnkeptArrayError(f"{kind}: {error}") from None
+            raise UnkeptError(f"{kind}: {error}") from None
         return {_KIND: "objects", "value": inner, "shape": list(value.shape)}
     extension = None
     if value.dtype.isbuiltin == _EXTENSION:
@@ -92,7 +118,7 @@ def _array_to_json(value: np.ndarray, arrays: dict[str, np.ndarray]) -> dict[str
         extension = value.dtype.name
         value = value.view(f"u{value.dtype.itemsize}")
     elif value.dtype.hasobject or not _is_in_files(value.dtype):
-        raise UnkeptArrayError(kind)
+        raise UnkeptError(kind)
     name = str(len(arrays))
     arrays[name] = value
     return {_KIND: "array", "value": name, "dtype": extension}
@@ -127,10 +153,15 @@ def from_json(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         for i, each in enumerate(inner):
             array[i] = from_json(each, arrays)
         return array.reshape(value["shape"])
-    if kind == "tuple":
-        return tuple(from_json(each, arrays) for each in inner)
-    if kind == "dict":
-        return {from_json(k, arrays): from_json(v, arrays) for k, v in inner}
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](from_json(each, arrays) for each in inner)
+    if kind == "deque":
+        return deque((from_json(each, arrays) for each in inner), value["maxlen"])
+    if kind in _DICTS or kind == "defaultdict":
+        items = {from_json(k, arrays): from_json(v, arrays) for k, v in inner}
+        if kind == "defaultdict":
+            return defaultdict(_FACTORY_OF[value["factory"]], items)
+        return _DICTS[kind](items)
     return {key: from_json(each, arrays) for key, each in value.items()}
 
 

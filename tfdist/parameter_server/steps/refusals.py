@@ -64,7 +64,8 @@ _SETS_WEIGHTS = (
     "which an optimizer updates, so that updates of other workers would be lost. Compute "
     "with a changed value without assigning it to the weight, or write what changes, as "
     "weight.assign_add(...). A constraint must multiply, divide, clip, or take a maximum or "
-    "a minimum. Or use tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
+    "a minimum. An optimizer with gradient_accumulation_steps sets its weights, too. Or use "
+    "tfdist.MultiWorkerMirroredStrategy(), or train with one worker"
 )
 _LAYERS = {
     refused.STATEFUL: "workers that run batches at the same time would overwrite each "
