@@ -24,7 +24,7 @@ SEED ?= $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 
 STEPS := $(BIN)/python -m tests.check --seed=$(SEED)
 # `make test-all ENGINES=--all-engines` fails where an engine is not installed.
 ENGINES :=
-# Of the repository, for the links of the README on a package index; without it they are text.
+# Of the repository's files, for the links of the README and the metadata of a package index.
 ADDRESS :=
 
 .DELETE_ON_ERROR:
@@ -150,7 +150,7 @@ dist: $(RELEASE)/.made
 	rm -rf dist $(RELEASE)/source
 	mkdir $(RELEASE)/source
 	git archive HEAD | tar -x -C $(RELEASE)/source
-	$(RELEASE)/bin/python docs/site_readme.py $(RELEASE)/source/README.md $(ADDRESS)
+	$(RELEASE)/bin/python docs/site_readme.py $(RELEASE)/source $(ADDRESS)
 	$(RELEASE)/bin/python -m build --outdir dist $(RELEASE)/source
 	$(RELEASE)/bin/twine check --strict dist/*
 

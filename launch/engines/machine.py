@@ -11,7 +11,7 @@ from launch.secure import mode
 OURS = ("tfdist", "launch", "tf_config")
 """The packages of this project; another one may have one of their names."""
 
-_DEVELOPERS = ("benchmark", "dev", "docs", "examples", "lint", "test")
+_NOT_LISTED = ("all", "benchmark", "dev", "docs", "examples", "lint", "test")
 
 
 def findings(
@@ -145,6 +145,6 @@ def extras(
     for each in requirements:
         if match := re.fullmatch(r"([\w.-]+)[^\[]*; extra == [\"']([\w-]+)[\"']", each):
             needs.setdefault(match[2], []).append(match[1])
-    known = [name for name in sorted(needs) if name not in _DEVELOPERS]
+    known = [name for name in sorted(needs) if name not in _NOT_LISTED]
     installed = [name for name in known if all(map(has, needs[name]))]
     return installed, [name for name in known if name not in installed]

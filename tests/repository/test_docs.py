@@ -58,14 +58,23 @@ def test_the_script_in_the_readme_is_the_quickstart():
     assert script in (ROOT / "examples" / "quickstart.py").read_text()
 
 
+LINKED = ["docs/index.md", "CHANGELOG.md"]
+"""The files that a package index links to; they must exist."""
+
+
 @pytest.mark.parametrize("address", ["", "https://example.com/tree/"])
 def test_the_links_of_the_readme_work_on_a_package_index(address, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    rewritten = importlib.import_module("site_readme").rewritten
+    release = importlib.import_module("site_readme")
     page = (ROOT / "README.md").read_text()
-    targets = re.findall(r"\]\(([^)]*)\)", rewritten(page, address))
+    targets = re.findall(r"\]\(([^)]*)\)", release.rewritten(page, address))
     assert [each for each in targets if not each.startswith("https://")] == []
     assert ("https://example.com/tree/docs/start.md" in targets) == bool(address)
+    setup = configparser.ConfigParser()
+    setup.read_string(release.with_urls((ROOT / "setup.cfg").read_text(), address))
+    urls = setup["metadata"].get("project_urls", "").split()[2::3]
+    assert urls == [f"{address}{page}" for page in LINKED if address]
+    assert ("author" in setup["metadata"]) == bool(address)
 
 
 def leads_somewhere(page, link):

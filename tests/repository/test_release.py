@@ -72,7 +72,8 @@ def test_errors_name_the_packages_of_an_extra(setup):
             for text in texts(path):
                 assert "tfdist[" not in text, path
                 found |= set(EXTRA.findall(text))
-    assert {extra for _, extra in found} >= {"networkx", "privacy", "flower", "ray"}
+    named = {extra for _, extra in found}
+    assert named >= {"networkx", "privacy", "flower", "plot", "ray"}
     for packages, extra in found:
         lines = setup["options.extras_require"][extra].splitlines()
         asked = {line for line in lines if line and not line.startswith("#")}

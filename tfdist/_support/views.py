@@ -71,7 +71,7 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise ImportError(
             "a plot needs matplotlib, which tfdist does not install by itself: "
-            "pip install matplotlib"
+            "pip install matplotlib (the extra `plot`)"
         ) from error
     return Figure(figsize=(width, height), layout="constrained")
 
