@@ -40,6 +40,11 @@ if fault == "lone_call":
     if index == victim:
         model.predict(x, verbose=0)
     model.evaluate(x, x[:, :1], verbose=0)
+if fault == "lone_begin":
+    test = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: model.test_on_batch(x[:8], x[:8, :1])
+    )
+    model.fit(x, x[:, :1], verbose=0, callbacks=[test] if index == victim else [])
 if fault == "lone_rate":
     optimizer = model.optimizer
 

@@ -117,14 +117,17 @@ def test_every_row_has_one_replica(rows, replicas):
 
 
 @pytest.mark.cluster
-def test_a_call_that_one_worker_alone_makes_is_named_on_every_worker():
-    _, outputs = run("lone_call", 0)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("lone_call", "predict, and worker:1 calls evaluate. All"),
+        ("lone_begin", "test_on_batch, and worker:1 comes to an exchange at the start"),
+    ],
+)
+def test_a_call_that_one_worker_alone_makes_is_named_on_every_worker(fault, words):
+    _, outputs = run(fault, 0)
     for output in outputs.values():
-        error = last_line(output)
-        words = (
-            "LoneCallError: worker:0 calls predict, and worker:1 calls evaluate. All"
-        )
-        assert words in error
+        assert f"LoneCallError: worker:0 calls {words}" in last_line(output)
 
 
 @pytest.mark.cluster
@@ -168,9 +171,15 @@ def test_the_same_call_gathers_the_numbers_of_each_worker():
     assert agreed(gather).tolist() == [[7], [8]]
 
 
-def test_messages_of_other_calls_are_named():
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Shape mismatch in the collective instance 91",
+        "Collective instance 103 expected type 0 and data_type 1 but got type 0",
+    ],
+)
+def test_messages_of_other_calls_are_named(message):
     def gather(numbers):
-        message = "Shape mismatch in the collective instance 91"
         raise tf.errors.InternalError(None, None, message)
 
     with raises(calls.LoneCallError, "another worker"):
@@ -229,11 +238,25 @@ def test_workers_that_wait_for_different_calls_fail(monkeypatch):
         assert words in str(error)
 
 
+def test_a_wait_within_another_is_the_same_point_and_the_next_one_follows():
+    """A lone `test_on_batch` resets metrics where the others wait before they do."""
+    waits = Waits(Boards(), WORKERS, 0, abort=lambda _: None)
+    counts = []
+    with waits.at("test_on_batch"):
+        counts.append(waits.count)
+        with waits.at(calls.RESET):
+            counts.append(waits.count)
+        counts.append(waits.count)
+    waits.stop()
+    assert counts == [1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("call", "first", "then"),
     [
         ("evaluate", "All workers run", "one worker alone sets model.stop_training"),
         (calls.END_OF_EPOCH, "If one worker alone", "All workers run a model"),
+        (calls.RESET, "fit, evaluate, train_on_batch and", "All workers run a model"),
     ],
 )
 def test_the_likely_reason_of_different_calls_comes_first(call, first, then):
@@ -299,7 +322,7 @@ def test_what_one_worker_has_counted_alone_is_forgotten_where_all_meet():
         waits=waits,
     )
     assert SynchronousDriver(strategy).agree("predict", 7) == [7, 7]
-    assert waits.count == 41
+    assert waits.count == 42
 
 
 def test_who_is_waited_for_is_said_meanwhile_and_afterwards(caplog):

@@ -183,7 +183,8 @@ def _epoch_logs(
 def _reset(driver: Any, keras_method: Callable[..., Any], model: keras.Model) -> None:
     # Steps in flight would add to some variables before, and to others after the reset.
     driver.join()
-    keras_method(model)
+    with driver.waiting("reset_metrics"):
+        keras_method(model)
 
 
 def _restart(

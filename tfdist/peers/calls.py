@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,11 +17,14 @@ _log = logging.getLogger("tfdist")
 BARRIER = "strategy.barrier()"
 EPOCH, END_OF_EPOCH = "the next epoch of fit", "the end of an epoch of fit"
 END_OF_FIT, STEP = "the end of fit", "a step of fit, evaluate or predict"
+EXCHANGE = "an exchange at the start or the end of fit, or of its data"
+RESET = "reset_metrics"
 CALLS = (BARRIER, "fit", "evaluate", "predict", EPOCH, END_OF_EPOCH, END_OF_FIT)
-WAITS = (*CALLS, STEP, "train_on_batch", "test_on_batch", "predict_on_batch")
+ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+WAITS = (*CALLS, STEP, EXCHANGE, RESET, *ON_BATCH)
 """The calls and places at which a worker waits for all others."""
 
-_PLACES = (EPOCH, END_OF_EPOCH, END_OF_FIT, STEP)
+_PLACES = (EPOCH, END_OF_EPOCH, END_OF_FIT, STEP, EXCHANGE)
 # The program has not called them, and one worker may save for long before.
 _QUIET = (EPOCH, END_OF_EPOCH)
 
@@ -37,8 +41,10 @@ _STOPS = (
     "alone: set it in on_epoch_end, or at the same step of every worker"
 )
 
+_RESETS = "fit, evaluate, train_on_batch and test_on_batch call reset_metrics, too"
+
 # In TensorFlow's errors: one message meets another.
-NOT_MET = "mismatch in the collective"
+_NOT_MET = re.compile("mismatch in the collective|Collective instance .* expected")
 
 
 class LoneCallError(Error, RuntimeError):
@@ -120,7 +126,14 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
     if STEP in begun and begun & {END_OF_EPOCH, "evaluate"}:
         # A callback may call evaluate, and fit alone comes to the end of an epoch.
         advice.insert(END_OF_EPOCH not in begun, _STOPS)
+    if RESET in begun:
+        advice.insert(0, _RESETS)
     return f"{', and '.join(parts)}. {'. '.join(advice)}"
+
+
+def is_not_met(message: str) -> bool:
+    """Returns True if TensorFlow's error is of messages that do not meet."""
+    return bool(_NOT_MET.search(message))
 
 
 @contextlib.contextmanager
@@ -133,7 +146,7 @@ def naming_lone_calls() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if NOT_MET not in error.message:
+        if not is_not_met(error.message):
             raise
         raise LoneCallError(
             "another worker has made a call that this worker does not make at the same "

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdist import _tf
 from tfdist.cluster.board import Board
-from tfdist.peers.calls import NOT_MET, WAITS, LoneCallError, differing
+from tfdist.peers.calls import WAITS, LoneCallError, differing, is_not_met
 
 _LOOK_EVERY = 1.0  # seconds
 _BITS = 8
+_NAME = (1 << _BITS) - 1
 
 
 class Waits:
@@ -58,21 +59,26 @@ class Waits:
         Raises:
             LoneCallError: If another worker waits for something else.
         """
-        self.count += 1
-        before, self._here = self._here, self.count << _BITS | WAITS.index(wait)
+        before = self._here
+        here = self._here = before or self._numbered(WAITS.index(wait))
         try:
             yield
         except StopIteration:
             raise
         except Exception as error:
             # Messages of two calls meet before either worker has told of its own.
-            has_told = NOT_MET not in str(error)
-            look = self._elsewhere if has_told else self._told_in_time
-            if words := look(self._here):
+            look = self._told_in_time if is_not_met(str(error)) else self._elsewhere
+            if words := look(self._here or here):
                 raise LoneCallError(words) from None
             raise
         finally:
-            self._here = before
+            # A wait within another is the same point, and what follows is the next one:
+            # `test_on_batch` resets the metrics, and then takes a step.
+            self._here = None if before is None else self._numbered(before & _NAME)
+
+    def _numbered(self, wait: int) -> int:
+        self.count += 1
+        return self.count << _BITS | wait
 
     def _watch(self) -> None:
         last = told = None
@@ -100,6 +106,11 @@ class Waits:
         return elsewhere(told | {self._names[self._me]: here}, here)
 
 
+def waiting(waits: Waits | None, wait: str) -> contextlib.AbstractContextManager[None]:
+    """Surrounds a wait for all workers, one of `calls.WAITS`, if there are others."""
+    return contextlib.nullcontext() if waits is None else waits.at(wait)
+
+
 def elsewhere(points: Mapping[str, int], here: int) -> str:
     """Returns who waits where, or '' if nobody waits at another point of one number.
 
@@ -111,7 +122,7 @@ def elsewhere(points: Mapping[str, int], here: int) -> str:
     'worker:0 calls predict, and worker:1 calls evaluate'
     """
     waits = {
-        name: point & ((1 << _BITS) - 1)
+        name: point & _NAME
         for name, point in points.items()
         if point >> _BITS == here >> _BITS
     }

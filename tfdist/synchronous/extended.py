@@ -19,7 +19,7 @@ from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.seeds import with_this_generator
-from tfdist.peers.agreement import UnequalModelError
+from tfdist.peers import agreement, calls, waits
 from tfdist.synchronous import devices
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.replica.collectives import CARRIED_AS
@@ -138,8 +138,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
 
         Cost: the bytes once over the network, after one number.
         """
-        lengths = self.gather_numbers([len(data) if self.is_chief else 0])
-        length = int(lengths.sum())
+        length = int(self.gather_numbers([len(data) if self.is_chief else 0]).sum())
         words = np.zeros(-(-length // 4), np.int32)
         if self.is_chief:
             words.view(np.uint8)[:length] = np.frombuffer(data, np.uint8)
@@ -170,6 +169,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         # One CPU per worker. In TensorFlow's own groups, workers with unequal numbers of
         # devices would wait for each other in different groups, without an error.
         with (
+            waits.waiting(self._container_strategy().waits, calls.EXCHANGE),
             naming_lost_peers(self.lost_peers),
             tf.device(f"{self._task_device}/device:CPU:0"),
         ):
@@ -228,7 +228,7 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
             # and dtype. Its message names no variable.
             if "mismatch" not in error.message:
                 raise
-            raise UnequalModelError(
+            raise agreement.UnequalModelError(
                 "the workers create different variables: this one is about to create "
                 f"{kwargs.get('name') or 'a variable'}, another one a variable of a "
                 "different shape or dtype. Every worker runs the script and must build "

@@ -19,7 +19,7 @@ from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.functions import PredictFunction, StepFunction
 from tfdist.keras.scope import outside_of_scope
 from tfdist.keras.strides import callbacks_of, in_strides, sees_batches
-from tfdist.peers import agreement, callbacks, calls, checksums
+from tfdist.peers import agreement, callbacks, calls, checksums, waits
 from tfdist.peers.input import ShardedData, check_read_once
 from tfdist.synchronous.fit import fixed_rows, refusals
 from tfdist.synchronous.fit.model_functions import runs_eagerly
@@ -217,18 +217,17 @@ class SynchronousDriver(DefaultDriver):
         self.calls += 1
         extended = self.strategy.extended
         names, gather = extended.worker_names, extended.gather_numbers
-        with (waits := self.strategy.waits).at(call):
-            numbers = [number, waits.count]
+        with (points := self.strategy.waits).at(call):
+            numbers = [number, points.count]
             table = calls.agree(call, numbers, names, gather, extended.peer_timeout)
-        # One worker may have counted what made no other wait.
-        waits.count = int(table[:, 1].max())
+        # One worker may have counted what made no other wait. The gather took a number.
+        points.count = int(table[:, 1].max()) + 1
         mine: list[int] = table[:, 0].tolist()
         return mine
 
     def waiting(self, wait: str) -> contextlib.AbstractContextManager[None]:
         """Surrounds a wait for all workers, one of `calls.WAITS`."""
-        waits = self.strategy.waits
-        return contextlib.nullcontext() if waits is None else waits.at(wait)
+        return waits.waiting(self.strategy.waits, wait)
 
     def _with_checks(self, model: Any, arguments: dict[str, Any]) -> _Epochs:
         """Adds callbacks to those of this worker; returns what has them."""
