@@ -322,7 +322,7 @@ def test_what_one_worker_has_counted_alone_is_forgotten_where_all_meet():
         waits=waits,
     )
     assert SynchronousDriver(strategy).agree("predict", 7) == [7, 7]
-    assert waits.count == 41
+    assert waits.count == 42
 
 
 def test_who_is_waited_for_is_said_meanwhile_and_afterwards(caplog):
