@@ -60,12 +60,7 @@ class Waits:
             LoneCallError: If another worker waits for something else.
         """
         before = self._here
-<<<<<<< HEAD
-        if before is None:
-            self._here = self._numbered(WAITS.index(wait))
-=======
         here = self._here = before or self._numbered(WAITS.index(wait))
->>>>>>> w-d3
         try:
             yield
         except StopIteration:
@@ -73,11 +68,7 @@ class Waits:
         except Exception as error:
             # Messages of two calls meet before either worker has told of its own.
             look = self._told_in_time if is_not_met(str(error)) else self._elsewhere
-<<<<<<< HEAD
-            if words := look(self._here):
-=======
             if words := look(self._here or here):
->>>>>>> w-d3
                 raise LoneCallError(words) from None
             raise
         finally:
