@@ -53,6 +53,14 @@ def model_outside(strategy):
 
 
 @case
+def model_outside_compiled_inside(strategy):
+    model = build()
+    with strategy.scope():
+        model.compile("adam", "mse")
+    fit(model)
+
+
+@case
 def optimizer_outside(strategy):
     optimizer = keras.optimizers.Adam()
     with strategy.scope():

@@ -18,6 +18,7 @@ LAUNCH = {
 STRATEGIES = ["ParameterServerStrategy", *LAUNCH]
 CASES = {
     "the model, or `load_model`": ["model_outside", "load_outside"],
+    "the model, compiled inside": ["model_outside_compiled_inside"],
     "the optimizer, or `model.compile`": ["optimizer_outside", "compile_outside"],
     "a metric": ["metric_outside"],
     "a layer of the model, once it is built": ["layer_outside"],
