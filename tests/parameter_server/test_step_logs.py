@@ -84,6 +84,9 @@ def test_metrics_are_those_of_the_newest_step_and_other_logs_of_the_last(reads):
     for vector, is_newest in zip(vectors, (False, True), strict=True):
         step_logs.take(vector, is_newest)
     assert step_logs.known() == {"steps": 3, "target": -2}
+    step_logs.take(step_logs.pack({"other": tf.constant(5)}), True)
+    assert step_logs.known() == {"steps": 3, "target": -2, "other": 5}
+    step_logs.pack(shown)
     step_logs.forget()
     for vector, is_newest in zip(reversed(vectors), (True, False), strict=True):
         step_logs.take(vector, is_newest)

@@ -112,7 +112,8 @@ class StepLogs:
             return
         steps, *_ = numbers = vector.numpy()
         taken = self._packed.unpack(numbers[1:])
-        if self._latest:
+        # Another structure of batches may have other keys.
+        if self._latest.keys() == taken.keys():
             has_newest_metrics = steps > self._newest
             leaves = zip(
                 self._from_metrics,

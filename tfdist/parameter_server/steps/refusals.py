@@ -145,15 +145,13 @@ def check_compiled(graph: tf.Graph) -> None:
     Raises:
         AsynchronousTrainingError: If a `tf.function(jit_compile=True)` does.
     """
-    for op in graph.get_operations():
+    for op in (op for each in _with_called(graph) for op in each.get_operations()):
         if _tf.is_compiled(op) and tf.resource in [each.dtype for each in op.inputs]:
             raise AsynchronousTrainingError(
                 "a tf.function(jit_compile=True) that the step calls uses variables"
                 f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. They live on the ps, and "
                 "XLA compiles for one device. Remove jit_compile=True, or pass it tensors"
             )
-        for called in _tf.graphs_called(op):
-            check_compiled(called)
 
 
 def check_can_be_compiled(graph: tf.Graph, strategy: PsStrategy) -> None:
