@@ -5,7 +5,7 @@
 Runs the script on a local cluster of each size, one after the other, as `launch.local`
 does with the same flags. The first epoch of a run, in which functions are traced, does
 not count. Flags after the script belong to the script; it needs no
-arguments for cluster size or policy. docs/speedup.md says how to read the result.
+arguments for cluster size or policy. docs/pays.md says how to read the result.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The linear predictor of examples.md: each way, on threads and on a cluster."""
+"""The linear predictor of cookbook.md: each way, on threads and on a cluster."""
 
 import importlib
 import re

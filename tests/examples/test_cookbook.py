@@ -11,7 +11,11 @@ from ..support import jobs
 PROGRAMS = ROOT / "examples" / "cookbook"
 SHOWN = [block for block in blocks() if block.page.name == "cookbook.md"]
 CODE = [block.code for block in SHOWN if block.language == "python"]
-STARTED = [block.code for block in SHOWN if block.language == "sh"]
+STARTED = [
+    block.code
+    for block in SHOWN
+    if block.language == "sh" and "test_cookbook" in block.mark
+]
 SAID = [block.code for block in SHOWN if block.language == "text"]
 NAMES = [shlex.split(each)[-1] for each in STARTED]
 OF_LIBRARIES = {"tuner.py"}

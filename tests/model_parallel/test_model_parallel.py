@@ -1,4 +1,4 @@
-"""A model that no process has memory for (docs/examples.md), and the benchmark of pieces."""
+"""A model that no process has memory for (docs/cookbook.md), and the benchmark of pieces."""
 
 import re
 import signal
