@@ -1,4 +1,4 @@
-"""What docs/formats.md says of formats that TensorFlow does not read."""
+"""What docs/data.md says of formats that TensorFlow does not read."""
 
 import collections.abc
 
@@ -39,7 +39,7 @@ def run(word):
     (code,) = (
         block.code
         for block in blocks("python")
-        if block.page.name == "formats.md"
+        if block.page.name == "data.md"
         and "test_data_formats" in block.mark
         and word in block.code
     )

@@ -69,8 +69,8 @@ def test_each_strategy_runs_the_quickstart_and_saves_for_all(strategy, tmp_path)
 
 @pytest.mark.cluster
 def test_two_runs_give_the_same_weights(tmp_path):
-    """The program of the page about reproducible runs."""
-    (program,) = PAGES["reproducible.md"]
+    """The program that says when two runs give the same weights."""
+    (program,) = PAGES["troubleshooting.md"]
     (tmp_path / "train.py").write_text(program.code())
     said = [
         jobs.launch("--num_workers=2", "train.py", cwd=tmp_path).stdout

@@ -325,7 +325,7 @@ def test_exception_leaves_no_step_under_way(strategy, regression, monkeypatch):
     assert int(model.optimizer.iterations) == steps == 21
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "parameter-servers.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "custom.md"
 
 
 @pytest.mark.in_gate

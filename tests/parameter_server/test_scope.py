@@ -1,4 +1,4 @@
-"""Each strategy's messages for objects created outside its scope, as in docs/scope.md."""
+"""Each strategy's messages for objects created outside its scope, as in docs/custom.md."""
 
 import contextlib
 import re
@@ -10,7 +10,7 @@ from case_jobs import Job
 from . import scope_cases as cases
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "scope.md").read_text()
+PAGE = (ROOT / "docs" / "custom.md").read_text()
 LAUNCH = {
     "RingStrategy": ["--num_workers=2", "--program=coordinator"],
     "MultiWorkerMirroredStrategy": ["--num_workers=2"],

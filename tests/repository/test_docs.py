@@ -151,7 +151,7 @@ def names_of(module, prefix=""):
 
 
 def test_the_page_says_what_each_name_of_tf_distribute_is_in_tfdist():
-    page = (ROOT / "docs" / "choose.md").read_text()
+    page = (ROOT / "docs" / "migrate.md").read_text()
     table = page.partition("| `tf.distribute` |")[2].partition("\n\n")[0]
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
     listed = {name for row in rows for name in re.findall(r"`([\w.]+)`", " ".join(row))}

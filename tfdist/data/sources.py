@@ -177,7 +177,7 @@ def _check_arrays(source: Any) -> None:
             "a source has arrays, or the paths of .npy files; received "
             f"{type(source).__qualname__}, whose examples only Python can read, which "
             "workers do not run. Write them to .npy or TFRecord files once, or have the "
-            "chief read them, with a keras.utils.PyDataset: see docs/formats.md"
+            "chief read them, with a keras.utils.PyDataset: see docs/data.md"
         )
 
 

@@ -92,7 +92,7 @@ class ParameterServerStrategy(
         wire_dtype: "bfloat16" to send large weights, and their dense gradients, in half of
             their bits while `fit` trains; None, the default, to send them as they are. The
             ps keep float32, and each worker adds what its last gradient has lost to its
-            next one: see `docs/communication.md#fewer-bits`.
+            next one: see `docs/parameter-servers.md#half-precision`.
         timeline: The file for a trace of when each step of `fit` waited, pulled, computed,
             pushed and wrote, in Chrome's format, which Perfetto opens. Defaults to the
             environment variable TFDIST_TIMELINE, which `launch.local --timeline` sets.
