@@ -26,7 +26,7 @@ def check_eager(strategy: str) -> None:
             "tf.compat.v1.disable_eager_execution(), within tf.Graph().as_default(), or "
             "in a tf.function. Construct it outside of them, before anything else. A "
             "program in TensorFlow 1 style trains by tfdist.estimator, or by "
-            "tf.compat.v1.train as in docs/low-level.md"
+            "tf.compat.v1.train as in docs/estimator.md"
         )
 
 
