@@ -16,6 +16,8 @@ ECOSYSTEM := build/ecosystem
 PACKAGES := import sysconfig; folder = sysconfig.get_path("purelib")
 BEHIND := $(PACKAGES); print(f"import site; site.addsitedir({folder!r})")
 RELEASE := build/release
+# What pyproject.toml has for developers, with the extras that tests import.
+DEV := --editable '.[all,examples,estimator]' --group dev
 # The versions that were tried together; `make lock` renews them.
 # Python compiles what it imports: all of TensorFlow's modules take half a minute.
 INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
@@ -164,12 +166,12 @@ $(VENV)/.examples: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
 	touch $@
 
 $(VENV)/.dev: setup.cfg pyproject.toml constraints.txt | $(VENV)/.made
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) $(DEV)
 	touch $@ $(VENV)/.examples
 
 # Of this Python alone: another one may have no such version.
 lock: $(VENV)/.dev
-	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(DEV)
 	version=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	$(BIN)/pip freeze --exclude-editable | sed "s/$$/ ; python_version == \"$$version\"/" > constraints.txt
 

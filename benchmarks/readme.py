@@ -28,10 +28,12 @@ def summary() -> str:
         _embeddings(measured("embedding_traffic")["measured"]),
         _faults(measured("chaos")["runs"]),
     ]
-    return pages.table(
+    table = pages.table(
         ["What", "Measured", "Benchmark"],
         [[*cells, f"`python benchmarks/{name}.py`"] for *cells, name in rows],
     )
+    recorded = pages.recorded(*unique(name for *_, name in rows)).splitlines()
+    return f"{table}\n{' '.join(recorded)}\n"
 
 
 def _speed(done: dict[str, Any]) -> list[list[str]]:

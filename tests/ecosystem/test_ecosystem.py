@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ..examples import test_cookbook
 from ..scripts_runner import job
 from ..scripts_runner.comparison import Row, Script, all_scripts
 
@@ -34,9 +35,9 @@ def way(name, strategy):
     )
 
 
-def missing(name):
+def missing(name, folder=FOLDER):
     """The packages that a script imports and this environment lacks."""
-    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    tree = ast.parse((folder / f"{name}.py").read_text())
     found = [
         each for each in tree.body if isinstance(each, ast.Import | ast.ImportFrom)
     ]
@@ -80,6 +81,14 @@ def test_trains_as_in_plain_keras(found, name, strategy):
     script = Script.read(name, FOLDER)
     row = Row(script, strategy, found(name, strategy), found(name, "plain"))
     assert not row.why_not, f"{row.why_not}\n{row.outcome.traceback}"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", sorted(test_cookbook.OF_LIBRARIES))
+def test_programs_of_the_cookbook_say_what_the_page_says(name, tmp_path):
+    if packages := missing(Path(name).stem, test_cookbook.PROGRAMS):
+        pytest.skip(f"needs {', '.join(packages)}: make ecosystem")
+    test_cookbook.check(name, tmp_path)
 
 
 def test_the_page_and_the_scripts_name_each_other():

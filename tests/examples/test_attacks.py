@@ -1,4 +1,4 @@
-"""The attacks of attacks.md: they find what there is to find, and defences hold."""
+"""The attacks of the example: they find what there is to find, and defences hold."""
 
 import importlib
 import re
@@ -21,8 +21,8 @@ pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("mlxtend")
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "attacks.md").read_text()
-COMMANDS = re.findall(r"^python examples/attacks.py (.*)$", PAGE, re.M)
+EXAMPLE = (ROOT / "examples" / "attacks.py").read_text()
+COMMANDS = re.findall(r"^    python examples/attacks.py (.*)$", EXAMPLE, re.M)
 RNG = np.random.default_rng(0)
 
 

@@ -61,7 +61,8 @@ def make(
     subprocess.run([uv, "venv", "-q", "--clear", "-p", python, directory], check=True)
     inside = directory / "bin" / "python"
     install = [uv, "pip", "install", "--quiet", "--python", inside]
-    wanted = [f"tensorflow=={versions.tensorflow}.*", "--editable", f"{source}[test]"]
+    wanted = [f"tensorflow=={versions.tensorflow}.*", "--editable", f"{source}[all]"]
+    wanted += ["--group", f"{source}/pyproject.toml:test"]
     subprocess.run([*install, *wanted], check=True)
     if versions.keras:
         # After the rest and alone, so that it may be older than setup.cfg allows: that

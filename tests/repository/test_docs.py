@@ -182,9 +182,19 @@ def test_names_exist():
     found = {
         (page, name)
         for page in PAGES
-        for name in pattern.findall(documents.prose(page))
+        for name in pattern.findall(documents.prose(page)) + imported(page)
     }
     assert [each for each in found if not defined(each[1])] == []
+
+
+def imported(page):
+    """What a page imports of the packages, in its text and in its blocks."""
+    pattern = rf"\bfrom ((?:{'|'.join(PACKAGES)})(?:\.\w+)*) import ([\w, ]+)"
+    return [
+        f"{module}.{name.split()[0]}"
+        for module, names in re.findall(pattern, page.read_text())
+        for name in names.split(",")
+    ]
 
 
 def defined(name):
