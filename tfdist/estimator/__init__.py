@@ -25,75 +25,21 @@ from tfdist.estimator.strategy import (
 from tfdist.estimator.versions import EstimatorImportError
 
 __all__ = [
-    "BaselineClassifier",
-    "BaselineEstimator",
-    "BaselineRegressor",
-    "BestExporter",
-    "BinaryClassHead",
-    "CheckpointSaverHook",
-    "CheckpointSaverListener",
-    "DNNClassifier",
-    "DNNEstimator",
-    "DNNLinearCombinedClassifier",
-    "DNNLinearCombinedEstimator",
-    "DNNLinearCombinedRegressor",
-    "DNNRegressor",
-    "Estimator",
     "EstimatorImportError",
-    "EstimatorSpec",
-    "EvalSpec",
-    "Exporter",
-    "FeedFnHook",
-    "FinalExporter",
-    "FinalOpsHook",
-    "GlobalStepWaiterHook",
-    "Head",
     "Keras3Error",
-    "LatestExporter",
-    "LinearClassifier",
-    "LinearEstimator",
-    "LinearRegressor",
-    "LoggingTensorHook",
-    "LogisticRegressionHead",
-    "ModeKeys",
     "ModelDirError",
-    "MultiClassHead",
-    "MultiHead",
-    "MultiLabelHead",
     "MultiWorkerMirroredStrategy",
-    "NanLossDuringTrainingError",
-    "NanTensorHook",
     "ParameterServerStrategy",
-    "PoissonRegressionHead",
-    "ProfilerHook",
-    "RegressionHead",
-    "RunConfig",
-    "SecondOrStepTimer",
-    "SessionRunArgs",
-    "SessionRunContext",
-    "SessionRunHook",
-    "SessionRunValues",
-    "StepCounterHook",
-    "StopAtStepHook",
     "StrategyError",
-    "SummarySaverHook",
-    "TrainSpec",
-    "VocabInfo",
-    "WarmStartSettings",
-    "add_metrics",
-    "classifier_parse_example_spec",
     "experimental",
     "export",
     "model_to_estimator",
-    "regressor_parse_example_spec",
-    "train_and_evaluate",
     "v1",
 ]
-
 # Its own names stay: tensorflow-estimator's are all of those that are not here yet.
-globals().update(
-    {name: getattr(_v2, name) for name in __all__ if name not in globals()}
-)
+_NAMES = {name: each for name, each in vars(_v2).items() if name not in globals()}
+globals().update(_NAMES)
+__all__ = sorted([*__all__, *_NAMES])
 
 _ABSENT = {
     "tpu": "the TPU estimators need modules that TensorFlow 2.16 removed",

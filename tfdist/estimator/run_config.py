@@ -3,7 +3,7 @@
 Import this module only after `_tf.load`: its base class is one that `load` loads.
 """
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -16,42 +16,26 @@ from tfdist.estimator.environment import read_tf_config
 _Base: Any = _tf.module("run_config").RunConfig
 
 
-@dataclass(frozen=True)
-class _SynchronousTask:
+class _SynchronousTask(SimpleNamespace):
     """A worker's view of its cluster, with the attribute names of `RunConfig`."""
 
-    config: tf_config.TFConfig
-
-    service = None
-    # Without a target, `predict` and `evaluate` run in this process, as they should:
-    # the other workers may have exited.
-    master = evaluation_master = ""
-    num_ps_replicas = 0
-
-    @property
-    def cluster_spec(self) -> tf.train.ClusterSpec:
-        return tf.train.ClusterSpec(self.config.cluster.cluster_spec())
-
-    @property
-    def task_type(self) -> str:
-        return self.config.task.job
-
-    @property
-    def task_id(self) -> int:
-        return self.config.task.index
-
-    @property
-    def is_chief(self) -> bool:
-        job = "chief" if self.config.cluster.chief else "worker"
-        return self.config.task == tf_config.Task(job, 0)
-
-    @property
-    def num_worker_replicas(self) -> int:
-        return len(self.config.cluster.chief) + len(self.config.cluster.worker)
-
-    @property
-    def global_id_in_cluster(self) -> int:
-        return [*self.config.cluster.tasks()].index(self.config.task)
+    def __init__(self, config: tf_config.TFConfig) -> None:
+        cluster, task = config.cluster, config.task
+        trainers = len(cluster.chief) + len(cluster.worker)
+        super().__init__(
+            service=None,
+            # Without a target, `predict` and `evaluate` run in this process, as they
+            # should: the other workers may have exited.
+            master="",
+            evaluation_master="",
+            num_ps_replicas=0,
+            cluster_spec=tf.train.ClusterSpec(cluster.cluster_spec()),
+            task_type=task.job,
+            task_id=task.index,
+            is_chief=task == tf_config.Task("chief" if cluster.chief else "worker", 0),
+            num_worker_replicas=trainers,
+            global_id_in_cluster=[*cluster.tasks()].index(task),
+        )
 
 
 def _of_cluster(name: str, doc: str) -> property:
