@@ -174,12 +174,6 @@ def test_paragraphs_of_a_help_are_wrapped_with_the_names_that_are_shown(name, ca
             assert len(line) <= 80 < len(f"{line} {text[0]}"), line
 
 
-def test_an_error_says_which_command_it_is_of(run):
-    done = run("local", "--num_ps=1")
-    assert done.returncode == 2
-    assert done.stderr.startswith("tfdist local: error: no script given")
-
-
 def test_an_error_names_commands_as_they_are_typed(monkeypatch, capsys):
     def main(_):
         raise command_line.UsageError("give the same flags as for launch.task")

@@ -59,25 +59,6 @@ def test_each_worker_is_told_so_that_a_strategy_can_refuse_it(monkeypatch):
             settings.need_all_workers(2)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--min_workers=0"], r"--min_workers is a positive integer; received '0'"),
-        (["--min_workers=-2"], r"--min_workers is a positive integer; received '-2'"),
-        (["--min_workers=two"], "--min_workers is a positive integer; received 'two'"),
-        (
-            ["--min_workers=5"],
-            "--min_workers=5 is more than --num_workers=4: choose 1 to 4",
-        ),
-        (["--min_workers=1", "--program=every_task"], "only the chief runs"),
-    ],
-)
-def test_bad_values_are_refused(launcher, flags, words):
-    status, _, errors = launcher.run(*FOUR, *flags, launcher.script("pass"))
-    assert status == 2
-    assert re.search(words, errors), errors
-
-
 def test_the_program_starts_without_workers_that_are_late(launcher):
     script = launcher.script("print('training', flush=True)")
     status, output, errors = launcher.run(

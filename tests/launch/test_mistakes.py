@@ -86,10 +86,7 @@ OF_ENGINES = {
 HOSTS = "--chief_hosts=a:1 --ps_hosts=b:1,b:2 --worker_hosts=c:1,c:2"
 MISTAKES = {
     "local": [
-        (
-            "--num_ps=-1 train.py",
-            "--num_ps must be a non-negative int...; received '-1",
-        ),
+        ("--num_ps=-1 train.py", "--num_ps must be a non-neg...; received '-1"),
         ("--chief=maybe train.py", "--chief must be true or false; received 'maybe'"),
         ("--num_pss=1 train.py", "no flag --num_pss...Did you mean 'num_ps"),
         ("--num_workers=0 train.py", "--num_ps=2 needs workers...--num_workers to 1"),
@@ -106,12 +103,16 @@ MISTAKES = {
         ("absent.py", "'absent.py' does not exist in ...: check its path"),
         (".", "'.' is not a file"),
         ("--checkpoint_dir= train.py", "--checkpoint_dir is empty: give a dir"),
-        (
-            "--checkpoint_dir=train.py/a/b train.py",
-            "cannot be made: ...train.py is a f",
-        ),
+        ("--checkpoint_dir=train.py/a/b train.py", "be made: ...train.py is a file"),
         ("--checkpoint_dir=/proc/x train.py", "--checkpoint_dir=/proc/x ...; choose"),
         ("--timeline=no/such train.py", "cannot be made: there is no .../no;"),
+        (
+            "--min_workers=0 train.py",
+            "min_workers must be a positive integer; received",
+        ),
+        ("--min_workers=two train.py", "positive integer; received 'two'"),
+        ("--min_workers=3 train.py", "=3 is more than --num_workers=2: choose 1 to 2"),
+        ("--min_workers=1 --program=every_task train.py", "only the chief runs"),
         ("train.py --dry-run", "--dry-run after train.py belongs to the script"),
         ("--log_dir=train.py/logs train.py", "cannot write to the log...--log_dir"),
     ],
@@ -147,6 +148,11 @@ MISTAKES = {
         ("--output=. train.py", "cannot write .: choose another"),
         ("--checkpoint_dir=there train.py", "where the one before ended"),
         ("--num_ps=2 --nochief train.py", "needs a chief"),
+        ("--workers=0 train.py", "numbers from 1, as in 1,2,4; received '0'"),
+        ("--workers=1,1 train.py", "--workers names each value once...[1, 1]"),
+        ("--workers= train.py", "one at least"),
+        ("--consistency=bounded train.py", "a policy is...received 'bounded'"),
+        ("--consistency=synchronous,synchronous train.py", "--consistency names each"),
     ],
     "check": [
         ("x", "takes no script; received 'x'"),

@@ -11,7 +11,6 @@ import pytest
 
 import launch.speedup
 from launch.flags import command_line
-from launch.flags.errors import UsageError
 from launch.job.plan import Program
 from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of
@@ -62,22 +61,6 @@ def test_every_size_is_measured_in_turn():
         *((4, "asynchronous"), (4, "bounded:2")),
     ]
     assert [(each.workers, each.consistency) for each in sizes[4:8]] == first[::-1]
-
-
-@pytest.mark.parametrize(
-    ("workers", "policies", "message"),
-    [
-        (["0"], ["asynchronous"], "numbers from 1, as in 1,2,4; received '0'"),
-        (["two"], ["asynchronous"], "received 'two'"),
-        (["1", "1"], ["asynchronous"], r"--workers names each value once.*\[1, 1\]"),
-        ([], ["asynchronous"], "one at least"),
-        (["1"], ["bounded"], "--consistency: a policy is .*received 'bounded'"),
-        (["1"], ["synchronous", "synchronous"], "--consistency names each value once"),
-    ],
-)
-def test_sizes_that_cannot_be_measured(workers, policies, message):
-    with pytest.raises(UsageError, match=message):
-        schedule(workers, policies, 1)
 
 
 @pytest.fixture

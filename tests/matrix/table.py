@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .plan import PYTHONS, TENSORFLOWS, as_numbers
 from .run import TESTS
 
 PATH = Path(__file__).resolve().parent.parent.parent / "docs" / "versions.md"
@@ -58,29 +57,8 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
     """Returns the text of docs/versions.md."""
     heading = f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n"
     rows = "".join(_row(run) for run in runs)
-    failures = _failures(runs) or "No test failed.\n"
     skips = _skips(runs) or "No test was skipped.\n"
-    return (
-        f"{INTRODUCTION}\n{heading}{rows}{_not_run(runs)}"
-        f"\n## Failures\n\n{failures}\n## Skipped\n\n{skips}{OLDER_KERAS}"
-    )
-
-
-def _not_run(runs: Sequence[dict[str, Any]]) -> str:
-    """Says which versions of the plan have no run of feature tests."""
-    missing = []
-    for name, package, wanted in (
-        ("TensorFlow", "tensorflow", TENSORFLOWS),
-        ("Python", "python", PYTHONS),
-    ):
-        ran = {
-            as_numbers(run["found"][package])[:2]
-            for run in runs
-            if run["tests"] != "private"
-        }
-        left = [each for each in wanted if as_numbers(each) not in ran]
-        missing += [f"{name} {', '.join(left)}"] if left else []
-    return f"\nFeature tests not run yet: {'; '.join(missing)}.\n" if missing else ""
+    return f"{INTRODUCTION}\n{heading}{rows}\n## Skipped\n\n{skips}{OLDER_KERAS}"
 
 
 def _row(run: dict[str, Any]) -> str:
@@ -90,15 +68,6 @@ def _row(run: dict[str, Any]) -> str:
     counts = [str(run[name]) for name in COUNTS]
     cells = [*found.values(), run["tests"], *counts, run["date"], f"`{run['commit']}`"]
     return f"| {' | '.join(cells)} |\n"
-
-
-def _failures(runs: Sequence[dict[str, Any]]) -> str:
-    """Lists the tests that failed, each with its versions."""
-    where: dict[str, list[str]] = {}
-    for run in runs:
-        for name in run["failures"]:
-            where.setdefault(name, []).append(_versions(run))
-    return "".join(f"- `{name}`: {_joined(where[name])}.\n" for name in where)
 
 
 def _skips(runs: Sequence[dict[str, Any]]) -> str:

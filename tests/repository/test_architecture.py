@@ -144,52 +144,6 @@ def test_every_module_is_annotated_as_typed(package):
     assert (ROOTS[package] / "py.typed").exists()
 
 
-def test_the_public_names():
-    import tfdist
-
-    assert tfdist.__all__ == sorted(tfdist.__all__)
-    assert set(tfdist.__all__) == {
-        "AllReduce",
-        "Asynchronous",
-        "BestFit",
-        "BoundedStaleness",
-        "Checkpoints",
-        "ConsistencySchedule",
-        "Error",
-        "ExchangeEvery",
-        "ExchangeReport",
-        "FixedShardsPartitioner",
-        "GreedyLoadBalancing",
-        "LocalUpdateStrategy",
-        "MaxSizePartitioner",
-        "MinSizePartitioner",
-        "MultiWorkerMirroredStrategy",
-        "ParameterServerStrategy",
-        "Partition",
-        "PlacedVariable",
-        "Placement",
-        "PlacementReport",
-        "RingAllReduce",
-        "RingStrategy",
-        "RoundRobin",
-        "StalenessReport",
-        "Synchronous",
-        "TargetSizePartitioner",
-        "TensorBoard",
-        "VariableSpec",
-        "WhenChanged",
-        "WhenChangedReport",
-        "WorkerReport",
-        "byte_size_load_fn",
-        "fixed_size_partitioner",
-        "partition_variables",
-        "plan",
-        "strategy",
-        "whole_batch",
-    }
-    assert all(hasattr(tfdist, name) for name in tfdist.__all__)
-
-
 def rows(heading: str) -> list[list[str]]:
     """The rows of the changelog's table that has these columns."""
     page = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()

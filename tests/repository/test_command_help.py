@@ -109,11 +109,6 @@ def test_no_flag_of_a_group_is_misspelt():
     assert named <= known
 
 
-def test_a_command_of_jobs_is_guessed():
-    with pytest.raises(command_line.UsageError, match="stat x. Did you mean 'status'"):
-        launch.jobs.main(["jobs", "stat", "x"])
-
-
 def test_no_jobs_are_said_to_be_none(monkeypatch, capsys):
     monkeypatch.setattr(launch.jobs.record, "everything", list)
     assert launch.jobs.main(["jobs", "list"]) == 0

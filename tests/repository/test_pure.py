@@ -16,7 +16,7 @@ import tfdist
 from ..support import jobs
 
 ROOT = Path(tfdist.__file__).parent
-# Each package's modules that need neither TensorFlow nor Keras; "*": all of them.
+# Each package's modules that need neither TensorFlow nor Keras; "*": all but the others.
 PURE = {
     "all_reduce": ["cost", "packing", "schedule"],
     "checkpoint": ["attributes", "plain", "store"],
@@ -29,17 +29,7 @@ PURE = {
         "supervision",
         "watchdog",
     ],
-    "data": [
-        "array_file",
-        "chain",
-        "chief_only_reasons",
-        "errors",
-        "file_readers",
-        "pipeline_report",
-        "record_index",
-        "source_files",
-        "transformations",
-    ],
+    "data": ["*", "auto_leases", "leased", "record_places", "sources"],
     "embedding": ["cost"],
     "embedding.growing": ["admission", "chain", "eviction", "pieces"],
     "research.federated": ["*"],
@@ -57,23 +47,7 @@ PURE = {
     ],
     "low_level": ["replica_round"],
     "local_update.mixing": ["*"],
-    "research.model_parallel": [
-        "choose_split",
-        "devices",
-        "file",
-        "fit",
-        "graph",
-        "heft",
-        "place",
-        "plan",
-        "schedule",
-        "search",
-        "split_graph",
-        "stages",
-        "step",
-        "timeline",
-        "work",
-    ],
+    "research.model_parallel": ["*", "estimated", "keras_graph", "measured"],
     "parameter_server.seam": ["replicas"],
     "parameter_server.exchange": ["policies", "report"],
     "parameter_server.caching": ["decision", "report"],
@@ -88,19 +62,7 @@ PURE = {
         "step_time",
     ],
     "placement": ["*"],
-    "planning": [
-        "arguments",
-        "assignment",
-        "command",
-        "fields",
-        "file",
-        "match",
-        "plan",
-        "planned",
-        "planner",
-        "view",
-        "weight",
-    ],
+    "planning": ["*", "model", "recording", "sizes"],
     "research.simulation": ["*"],
     "research.model_parallel.splitting": ["split"],
     "synchronous.reader": ["reduction"],
@@ -131,11 +93,9 @@ def run(*arguments: str) -> str:
 def modules() -> list[str]:
     found = []
     for package, names in PURE.items():
-        if names == ["*"]:
-            names = [
-                path.stem
-                for path in sorted((ROOT / package.replace(".", "/")).glob("[!_]*.py"))
-            ]
+        if names[0] == "*":
+            paths = (ROOT / package.replace(".", "/")).glob("[!_]*.py")
+            names = sorted({path.stem for path in paths} - {*names})
         found += [f"tfdist.{package}.{name}" for name in names]
     return found
 

