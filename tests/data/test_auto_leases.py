@@ -121,6 +121,7 @@ def elements(dataset):
     ]
 
 
+@pytest.mark.not_in_gate
 @given(
     source=st.sampled_from(sorted(SOURCES)),
     before=st.lists(ORDERS, max_size=3),

@@ -92,7 +92,7 @@ def test_weights_of_another_shape_are_refused_before_the_step():
         tf.function(lookup).get_concrete_function(shards(4), IDS, weights)
 
 
-@pytest.fixture(params=["eager", "traced"])
+@pytest.fixture(params=["eager", pytest.param("traced", marks=pytest.mark.not_in_gate)])
 def call(request):
     """A lookup of ids and weights that are unknown until the step runs."""
 

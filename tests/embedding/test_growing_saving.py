@@ -137,6 +137,7 @@ def test_what_waits_is_restored(way, tmp_path):
     assert content(again).keys() == content(model).keys() != set()
 
 
+@pytest.mark.not_in_gate
 def test_a_file_with_more_rows_than_there_is_room_changes_nothing(tmp_path):
     model, small = model_of(), model_of(max_rows=5)
     fit(model)
@@ -185,7 +186,13 @@ def of_operations(**options):
     return model
 
 
-@pytest.mark.parametrize("make", [model_of, nested, functional, of_operations])
+FROZEN = [
+    *(pytest.param(each, marks=pytest.mark.not_in_gate) for each in (model_of, nested)),
+    *(functional, of_operations),
+]
+
+
+@pytest.mark.parametrize("make", FROZEN)
 def test_a_frozen_model_computes_what_the_model_does(make):
     model, x = make(), {"a": X, "b": X[::-1]} if make is functional else X
     fit(model, x)

@@ -21,7 +21,6 @@ def run(tmp_path: Path, *flags: str, status: int = 0) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.in_gate
 @pytest.mark.cluster
 def test_five_processes_train_and_report(tmp_path):
     saved = tmp_path / "mnist.keras"

@@ -353,7 +353,7 @@ class OneAtATimeOfFree(tfdist.Asynchronous):
     may_start = OneAtATime.may_start
 
 
-@pytest.mark.in_gate("of0", "of1")
+@pytest.mark.in_gate("of1")
 @pytest.mark.parametrize(
     "of",
     [

@@ -126,7 +126,7 @@ DIFFER_BY_REPLICA = {
 }
 
 
-@pytest.mark.in_gate("Conv2D", "Dropout")
+@pytest.mark.in_gate("Dropout")
 @pytest.mark.parametrize("make", LAYERS)
 def test_layer(request, strategy, regression, is_synchronous, trains, make):
     """Steps one by one are those of Keras, and the loss of `fit` falls."""

@@ -74,7 +74,6 @@ def test_lists_of_inputs_and_outputs(regression, fits):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.in_gate
 @pytest.mark.feature("Shared layers, and a model inside a model")
 def test_shared_layers(regression, fits):
     x, y = regression

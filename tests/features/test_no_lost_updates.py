@@ -54,7 +54,6 @@ repeated = pytest.mark.parametrize("run", range(RUNS))
 
 
 @pytest.mark.in_part("each-step-0", "ten-steps-1")
-@pytest.mark.in_gate("ten-steps-1")
 @repeated
 @pytest.mark.feature("Counters and metrics are exact")
 def test_counts(strategy, train, run):

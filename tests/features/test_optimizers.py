@@ -89,7 +89,7 @@ RULES = [
 ]
 
 
-@pytest.mark.in_gate("Adam", "clipnorm")
+@pytest.mark.in_gate("Adam")
 @pytest.mark.parametrize("make", RULES)
 def test_optimizer(strategy, regression, is_synchronous, trains, make):
     if not is_synchronous:

@@ -545,7 +545,6 @@ def test_another_model(program, fit):
         program(functools.partial(fit, units=2))
 
 
-@pytest.mark.in_gate
 @pytest.mark.feature("Checkpoints of `fit` restore into other shards")
 def test_other_shards(strategy, regression, program):
     def main(shards):

@@ -272,7 +272,7 @@ def _output(_, predicted):
     return predicted[:, 0]
 
 
-@pytest.mark.in_gate("1", "5000")
+@pytest.mark.in_gate("1")
 @averages_of_the_last
 @pytest.mark.parametrize("largest", [unrolling.LARGEST_CHUNK, 500, 1])
 def test_one_worker_computes_what_one_process_does(

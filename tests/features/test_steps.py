@@ -96,7 +96,7 @@ STEPS_OF_OWN = [
 ]
 
 
-@pytest.mark.in_gate("compute_loss-3", "own-loss-1")
+@pytest.mark.in_gate("compute_loss-3")
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("model_class", STEPS_OF_OWN)
 def test_train_step(regression, fits, model_class, steps_per_execution):

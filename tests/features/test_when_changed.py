@@ -372,7 +372,6 @@ def test_a_step_that_fails_leaves_what_others_have_changed(strategy, exchange):
     )
 
 
-@pytest.mark.in_gate
 def test_a_threshold_of_zero_is_todays_step(strategy, step_graphs, monkeypatch):
     graphs = []
     for each in (tfdist.WhenChanged(0), tfdist.ExchangeEvery(1)):
