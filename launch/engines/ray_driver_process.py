@@ -12,7 +12,6 @@ import logging
 import os
 import select
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from launch.engines.engine import EngineError
 from launch.engines.ray_driver_line import Line, is_closed
 from launch.engines.ray_request import RayRequest
 from launch.engines.ray_reservation import Reservation
+from launch.supervise import handle
 
 _CHUNK = 256 * 1024
 _TURN = 0.5  # seconds
@@ -255,16 +255,9 @@ def _one_line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Runs a job; the only argument is the number of the control socket."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    os.set_inheritable(control.fileno(), False)
-    data = b""
-    while not data.endswith(b"\n"):
-        chunk = control.recv(_CHUNK)
-        if not chunk:
-            os._exit(0)  # Nobody is there any more.
-        data += chunk
-    driver = Driver(RayRequest.from_dict(json.loads(data)), control)
+    """Runs a job."""
+    control, request = handle.received()
+    driver = Driver(request, control)
     try:
         driver.run()
     finally:

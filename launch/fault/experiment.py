@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -88,8 +87,9 @@ def run(
     began = time.monotonic()
     with Handle(job) as handle, _links(job, schedule, handle.pid) as links:
         # A thread, since waiting for an event blocks, and faults are due meanwhile.
-        listener = threading.Thread(target=_hear, args=(handle, reasons))
-        listener.start()
+        listener = handle.watch(
+            lambda event: reasons.append(event["error"]) if "error" in event else None
+        )
         injector = Injector(job, handle.pid, schedule, path, checkpoint_dir, links)
         while status is None and time.monotonic() - began < deadline:
             injector.tick()
@@ -151,12 +151,6 @@ def _links(
     ports = {plan.name: plan.port for plan in job.plans}
     with ImpairedLinks(ports, lambda: tasks_of(job, supervisor)) as links:
         yield links
-
-
-def _hear(handle: Handle, reasons: list[str]) -> None:
-    while event := handle.next_event():
-        if "error" in event:
-            reasons.append(event["error"])
 
 
 def _left(mark: str) -> list[str]:

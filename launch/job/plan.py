@@ -3,8 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_address
 from tf_config.errors import Mistake
@@ -123,25 +122,6 @@ class TaskPlan:
     def lines(self) -> list[str]:
         """The task as a person reads it: its name and address, then its `shell_line`."""
         return [f"# {self.name} on {self.address}", self.shell_line()]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the plan as a JSON object; `from_dict` reads it back."""
-        return {
-            "task": str(self.task),
-            "address": self.address,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "is_server": self.is_server,
-            "remote": asdict(self.remote) if self.remote else None,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "TaskPlan":
-        """Reads what `as_dict` wrote."""
-        task, argv, remote = Task.parse(value["task"]), tuple(value["argv"]), None
-        if there := value["remote"]:
-            remote = Remote(**{**there, "connect": tuple(there["connect"])})
-        return cls(**{**value, "task": task, "argv": argv, "remote": remote})
 
 
 def plan(
