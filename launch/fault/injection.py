@@ -69,25 +69,20 @@ def tasks_of(job: Job, supervisor: int) -> Tasks:
     return found
 
 
+@dataclass(eq=False)
 class Injector:
     """Injects the faults of a schedule; call `tick` regularly."""
 
-    def __init__(
-        self,
-        job: Job,
-        supervisor: int,
-        schedule: Schedule,
-        progress_path: str,
-        checkpoint_dir: str | None = None,
-        links: ImpairedLinks | None = None,
-    ) -> None:
-        self._job = job
-        self._supervisor = supervisor
-        self._progress_path = progress_path
-        self._checkpoint_dir = checkpoint_dir
-        self._links = links
+    _job: Job
+    _supervisor: int
+    _schedule: Schedule
+    _progress_path: str
+    _checkpoint_dir: str | None = None
+    _links: ImpairedLinks | None = None
+
+    def __post_init__(self) -> None:
         self._has_begun = False
-        self._pending = list(schedule.faults)
+        self._pending = list(self._schedule.faults)
         self._due: dict[int, float] = {}
         self._under_way: list[_UnderWay] = []
         self.injections: list[Injection] = []
