@@ -10,18 +10,18 @@ after the script belong to the script.
 """
 
 import os
-from collections.abc import Callable, Sequence
-
-from absl import flags
+from collections.abc import Callable, Mapping, Sequence
 
 from launch.engines.engine import tell
 from launch.flags import cluster_flags, command_line, paths
+from launch.flags.values import Flags
 from launch.job import forking
 from launch.job.job import Job
 from launch.job.plan import Program
 from launch.job.script_source import kind_of_script
 from launch.loopback import foreground
 from launch.loopback.cluster import (
+    at_free_ports,
     local_cluster,
     make_job,
     run_job,
@@ -71,9 +71,9 @@ def crowding(job: Job, cores: int, memory: int) -> str:
 
 
 def job_of(
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
-    make_cluster: Callable[..., Cluster] = local_cluster,
+    make_cluster: Callable[[Mapping[str, int]], Cluster] = at_free_ports,
 ) -> Job:
     """Returns the job that the flags ask for.
 
@@ -88,15 +88,8 @@ def job_of(
     paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
     paths.check_output(values.timeline, "timeline")
     kind = kind_of_script(program, values.program, values.num_ps)
-    counts = cluster_flags.counts(values, kind)
-    cluster = make_cluster(
-        counts["ps"],
-        counts["worker"],
-        chief=bool(counts["chief"]),
-        evaluator=bool(counts["evaluator"]),
-    )
     return make_job(
-        cluster,
+        make_cluster(cluster_flags.counts(values, kind)),
         program,
         kind,
         log_dir=values.log_dir,
@@ -109,18 +102,17 @@ def job_of(
     )
 
 
-def define_flags() -> flags.FlagValues:
+def define_flags() -> Flags:
     """Returns the flags of a cluster on this machine, with their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_integer(
+    values = Flags()
+    values.integer(
         "gpus_per_worker",
         None,
         "Number of GPUs to reserve for each worker. By default every worker sees all "
         "GPUs.",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    values.choice(
         "network",
         reach.AUTO,
         reach.MODES,
@@ -128,23 +120,20 @@ def define_flags() -> flags.FlagValues:
         "job itself, which then cannot reach other machines (private), or every machine "
         "that can reach this one (open). auto means loopback if the system allows it, "
         "and open otherwise.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    values.choice(
         "fork_server",
         forking.AUTO,
         forking.MODES,
         "Whether tasks are forked from a process that has imported TensorFlow, which "
         "starts them in a fraction of the time: where it is safe (on), never (off), or "
         "where it is safe for two tasks or more (auto).",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    values.text(
         "timeline",
         None,
         "File for a trace of when each step of fit of tfdist.ParameterServerStrategy waited, "
         "pulled, computed, pushed and wrote. Perfetto (https://ui.perfetto.dev) shows it.",
-        flag_values=values,
     )
     cluster_flags.define(values)
     return values

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,15 @@ from pathlib import Path
 import rich.box
 import rich.console
 import rich.table
-from absl import flags
 
 from launch import local
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.paths import existing_part
 from launch.job.plan import Program
-from launch.loopback.cluster import local_cluster, new_log_dir
+from launch.loopback.cluster import at_free_ports, new_log_dir
 from launch.measure.run import Measured, run
 from launch.measure.shaped import (
     RateError,
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     sizes = schedule(values.workers, values.consistency, values.repeats)
     most = max(size.workers for size in sizes)
     rate = _check(values)
-    job = _job(values, program, most, local_cluster)  # Checks the rest of the flags.
+    job = _job(values, program, most, at_free_ports)  # Checks the rest of the flags.
     if values.dry_run:
         print("\n".join(f"# {_describe(size, values)}" for size in sizes))
         print(local.describe(job))
@@ -155,42 +155,35 @@ def _cells(measured: Speedup, policy: str, runs: Sequence[Run]) -> list[str]:
     return [*cells, str(len(runs))]
 
 
-def _define_flags() -> flags.FlagValues:
+def _define_flags() -> Flags:
     values = local.define_flags()
     values["num_workers"].value = None
-    flags.DEFINE_list(
-        "workers", ["1", "2", "4", "8"], "The numbers of workers.", flag_values=values
-    )
-    flags.DEFINE_list(
+    values.texts("workers", ["1", "2", "4", "8"], "The numbers of workers.")
+    values.texts(
         "consistency",
         [contract.ASYNCHRONOUS],
         f"The policies, of which each size is measured with every one: "
         f"{contract.ASYNCHRONOUS}, {contract.BOUNDED}:STALENESS, {contract.SYNCHRONOUS}, "
         f"{contract.SYNCHRONOUS}:BACKUPS. A script whose strategy names its own policy "
         "keeps that.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    values.integer(
         "repeats",
         3,
         "How often to measure each size; the sizes take turns.",
         lower_bound=1,
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "output", "speedup.json", "The file to write.", flag_values=values
-    )
-    flags.DEFINE_string(
+    values.text("output", "speedup.json", "The file to write.")
+    values.text(
         "rate",
         None,
         "Give each task a host with a link of this rate, such as 200mbit: a network "
         "namespace on this machine. Needs root and iproute2.",
-        flag_values=values,
     )
     return values
 
 
-def _check(values: flags.FlagValues) -> float | None:
+def _check(values: Flags) -> float | None:
     """Checks the files and the rate, and returns the rate in bytes per second."""
     if values.checkpoint_dir:
         raise UsageError(
@@ -207,7 +200,7 @@ def _check(values: flags.FlagValues) -> float | None:
 
 
 @contextlib.contextmanager
-def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
+def _hosts(values: Flags, most: int) -> Iterator[ShapedHosts | None]:
     if values.rate is None:
         yield None
         return
@@ -221,14 +214,14 @@ def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
 def _measure(
     measured: Speedup,
     sizes: Sequence[PlannedRun],
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     hosts: ShapedHosts | None,
 ) -> Speedup:
     log_dir = values.log_dir or new_log_dir()
     Path(values.output).parent.mkdir(parents=True, exist_ok=True)
     for number, size in enumerate(sizes, start=1):
-        make_cluster = hosts.cluster if hosts else local_cluster
+        make_cluster = hosts.cluster if hosts else at_free_ports
         values["log_dir"].value = os.path.join(log_dir, _name(size))
         job = replace(_job(values, program, size.workers, make_cluster), echo=False)
         job = hosts.place(job) if hosts else job
@@ -244,25 +237,18 @@ def _measure(
 
 
 def _job(
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     workers: int,
-    make_cluster: Callable[..., Cluster],
+    make_cluster: Callable[[Mapping[str, int]], Cluster],
 ) -> Job:
     values["num_workers"].value = workers
     return local.job_of(values, program, make_cluster)
 
 
 def _run_of(size: PlannedRun, found: Measured) -> Run:
-    return Run(
-        workers=size.workers,
-        consistency=size.consistency,
-        repeat=size.repeat,
-        status=found.status,
-        seconds=found.seconds,
-        policy=found.policy,
-        epochs=found.epochs,
-    )
+    own = {name: value for name, value in vars(found).items() if name != "reasons"}
+    return Run(**vars(size), **own)
 
 
 def _report(found: Measured, size: PlannedRun, job: Job) -> str:
@@ -293,7 +279,7 @@ def _end_if_interrupted(found: Measured) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _describe(size: PlannedRun, values: flags.FlagValues) -> str:
+def _describe(size: PlannedRun, values: Flags) -> str:
     workers = f"{size.workers} worker{'s' if size.workers > 1 else ''}"
     links = f", links of {values.rate}" if values.rate else ""
     return f"{workers}, {size.consistency}{links}, repeat {size.repeat + 1}"

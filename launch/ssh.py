@@ -12,8 +12,7 @@ script.
 import os
 import sys
 from collections.abc import Collection, Sequence
-
-from absl import flags
+from pathlib import Path
 
 from launch.engines import hosts as host_lists
 from launch.engines import record, ssh
@@ -24,6 +23,7 @@ from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.flags import command_line, engine_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.script_source import kind_of_script
 from launch.secure import mode
@@ -69,22 +69,20 @@ def main(argv: Sequence[str]) -> int:
     return engine_flags.start(values, ssh, job, record_of(job.first, name, "ssh"))
 
 
-def _layout(
-    values: flags.FlagValues, planner: HostPlanner, hosts: Sequence[Host]
-) -> Layout:
+def _layout(values: Flags, planner: HostPlanner, hosts: Sequence[Host]) -> Layout:
     counts = engine_flags.counts(values, planner.kind, _MOST_TASKS * len(hosts))
     layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
     engine_flags.check_first_port(layout, planner)
     return layout
 
 
-def _check(values: flags.FlagValues) -> None:
+def _check(values: Flags) -> None:
     engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
     engine_flags.check_work_dir(values.work_dir)
     engine_flags.check_ssh(values.ssh)
 
 
-def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
+def _hosts(values: Flags) -> tuple[Host, ...]:
     if (values.hosts is None) == (values.hostfile is None):
         raise UsageError(
             "say on which hosts the tasks run: --hosts=h0,h1 or --hostfile=FILE, "
@@ -93,18 +91,17 @@ def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
     if values.hosts is not None:
         return host_lists.parse_list(values.hosts)
     try:
-        with open(values.hostfile, encoding="utf-8") as file:
-            return host_lists.parse_file(file.read(), values.hostfile)
-    except (OSError, ValueError) as error:
-        if isinstance(error, host_lists.HostError):
-            raise
-        why = (
-            error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        )
-        raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
+        text = Path(values.hostfile).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--hostfile={values.hostfile!r}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(
+            f"--hostfile={values.hostfile!r}: it is not text in UTF-8"
+        ) from None
+    return host_lists.parse_file(text, values.hostfile)
 
 
-def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:
+def _surroundings(values: Flags, hosts: Sequence[Host]) -> Surroundings:
     return Surroundings(
         python=values.python,
         cwd=values.work_dir,
@@ -115,26 +112,23 @@ def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundin
     )
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, default, text in (
-        ("hosts", None, "Hosts as ssh knows them: h0,h1,user@h2."),
-        (
-            "hostfile",
-            None,
-            "File with one host per line, and after it, if needed, address=HOST, where "
-            "the other hosts reach it, and link=GBIT_S, the bandwidth of its network "
-            "link: the ps run where that is best. # begins a comment.",
-        ),
-        (
-            "ssh",
-            "ssh",
-            "The ssh command, with options of yours: --ssh='ssh -p 2200'.",
-        ),
-        ("python", sys.executable, "The Python interpreter on every host."),
-        ("work_dir", os.getcwd(), "The working directory of the tasks on every host."),
-    ):
-        flags.DEFINE_string(name, default, text, flag_values=values)
+def _define_flags() -> Flags:
+    values = Flags()
+    values.text("hosts", None, "Hosts as ssh knows them: h0,h1,user@h2.")
+    values.text(
+        "hostfile",
+        None,
+        "File with one host per line, and after it, if needed, address=HOST, where "
+        "the other hosts reach it, and link=GBIT_S, the bandwidth of its network "
+        "link: the ps run where that is best. # begins a comment.",
+    )
+    values.text(
+        "ssh", "ssh", "The ssh command, with options of yours: --ssh='ssh -p 2200'."
+    )
+    values.text("python", sys.executable, "The Python interpreter on every host.")
+    values.text(
+        "work_dir", os.getcwd(), "The working directory of the tasks on every host."
+    )
     engine_flags.define_env(values)
     engine_flags.define_first_port(values)
     engine_flags.define(values, 20.0, "every host must answer")

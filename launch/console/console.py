@@ -55,9 +55,10 @@ class Console:
     def line(self, name: str, text: str) -> None:
         """Shows a finished line of a task."""
         if self._open and self._open[0] == name:
-            self._erase()
             self._open = None
-        self._above(f"{self._prefix(name)}{text}\n")
+        self._erase()
+        self._write(f"{self._prefix(name)}{text}\n")
+        self._redraw()
 
     def partial(self, name: str, text: str) -> None:
         """Shows the unfinished line of a task, or removes it if `text` is ''."""
@@ -106,11 +107,6 @@ class Console:
     def waiting(self) -> bool:
         """True if `tick` must be called soon."""
         return self._open is not None and not self._live
-
-    def _above(self, text: str) -> None:
-        self._erase()
-        self._write(text)
-        self._redraw()
 
     def _erase(self) -> None:
         """Erases the lines at the end that are redrawn in place."""

@@ -1,8 +1,10 @@
 """Splits a stream of bytes into the lines a terminal would show."""
 
 import os
+from collections.abc import Callable, Iterator
 
-_LONGEST = 64 * 1024
+_LONGEST = _CHUNK = 64 * 1024
+_CHUNKS_AT_ONCE = 16
 _MOVES = (
     b"\r\b"  # Keras moves the cursor back with backspaces, then with a carriage return.
 )
@@ -34,6 +36,21 @@ class LineSplitter:
             self._rest = self._rest[_LONGEST:]
         return [_decode(line) for line in lines]
 
+    def read(self, pipe: int) -> Iterator[tuple[bytes, list[str]]]:
+        """Yields what a non-blocking pipe has, and the lines that it finishes.
+
+        At its end, that is b"" with the last line, which may lack its newline. It stops
+        after a while, so that a task that prints without pause does not starve the others.
+        """
+        for _ in range(_CHUNKS_AT_ONCE):
+            try:
+                data = os.read(pipe, _CHUNK)
+            except BlockingIOError:
+                return
+            yield data, self.feed(data) if data else self.close()
+            if not data:
+                return
+
     @property
     def partial(self) -> str:
         """The unfinished line, or ''."""
@@ -60,6 +77,16 @@ def last_lines(path: str) -> list[str]:
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LONGEST))
         splitter = LineSplitter()
         return [*splitter.feed(log.read(_LONGEST)), *splitter.close()]
+
+
+def tail(
+    path: str, most: int, hidden: Callable[[str], bool] = lambda line: False
+) -> str:
+    """Returns the last lines of a log, indented, without hidden ones."""
+    lines = [line for line in last_lines(path) if not hidden(line)][-most:]
+    if not lines:
+        return f"{path} is empty"
+    return "\n".join([f"{path} ends with", *(f"  {line}" for line in lines)])
 
 
 def _start_of_last_drawing(line: bytes) -> int:

@@ -5,42 +5,39 @@ import os
 import select
 import socket
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 _CHUNK = 256 * 1024
 _POLL, _TURN = 10.0, 0.5  # seconds
 
 
+@dataclass(eq=False)
 class Line:
     """A line of shell that an actor runs for a bridge.
 
-    Args:
-        actor: Runs it.
-        line: The line.
-        link: Closes when the bridge is gone.
-        files: The standard files of the bridge.
+    `link` closes when the bridge is gone; `files` are the standard files of the bridge.
     """
 
-    def __init__(
-        self, actor: Any, line: str, link: socket.socket, files: list[int]
-    ) -> None:
-        self._actor = actor
-        self._link = link
-        self._files = files
-        self._line = line
+    actor: Any
+    line: str
+    link: socket.socket
+    files: list[int]
+
+    def __post_init__(self) -> None:
         self._has_ended = threading.Event()
 
     def run(self) -> int:
         """Passes everything on until the line ends, and returns its exit status."""
         import ray
 
-        key = ray.get(self._actor.start.remote(self._line))
+        key = ray.get(self.actor.start.remote(self.line))
         sender = threading.Thread(target=self._send, args=[key], daemon=True)
         sender.start()
         try:
-            while found := ray.get(self._actor.read.remote(key, _POLL)):
+            while found := ray.get(self.actor.read.remote(key, _POLL)):
                 for name, data in found.items():
-                    self._pass_on(self._files[name], data)
+                    self._pass_on(self.files[name], data)
         finally:
             self._has_ended.set()
             sender.join()
@@ -55,15 +52,15 @@ class Line:
     def _send(self, key: int) -> None:
         import ray
 
-        source, link = self._files[0], self._link.fileno()
+        source, link = self.files[0], self.link.fileno()
         with contextlib.suppress(Exception):  # `run` meets the same.
             while not self._has_ended.is_set():
                 ready, _, _ = select.select([source, link], [], [], _TURN)
                 data = os.read(source, _CHUNK) if source in ready else b""
                 if data:
-                    ray.get(self._actor.write.remote(key, data))
+                    ray.get(self.actor.write.remote(key, data))
                 elif ready:
-                    ray.get(self._actor.end_input.remote(key))
+                    ray.get(self.actor.end_input.remote(key))
                     return
 
 

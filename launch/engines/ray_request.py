@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.engines.engine import EngineError
@@ -37,15 +37,9 @@ class PlacementGroup:
 
     def bundles(self) -> list[dict[str, float]]:
         """Returns the resources of each task, in the order of the tasks."""
+        of_worker = {"GPU": self.gpus} if self.gpus else {}
         return [
-            {
-                **self.bundle,
-                **(
-                    {"GPU": self.gpus}
-                    if self.gpus and task.startswith("worker")
-                    else {}
-                ),
-            }
+            {**self.bundle, **(of_worker if task.startswith("worker") else {})}
             for task in self.tasks
         ]
 
@@ -79,21 +73,6 @@ class RayRequest:
     timeout: float
     later: tuple[PlacementGroup, ...] = ()
     may_grow: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the request as a JSON object; `from_dict` reads it back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "RayRequest":
-        """Reads what `as_dict` wrote."""
-        both = {
-            name: tuple(
-                PlacementGroup(**{**g, "tasks": tuple(g["tasks"])}) for g in value[name]
-            )
-            for name in ("groups", "later")
-        }
-        return cls(**{**value, **both})
 
 
 def groups(

@@ -2,9 +2,8 @@
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +48,7 @@ class Outcome:
     @property
     def holds(self) -> bool:
         """True if all invariants hold."""
-        return not invariants.broken(self.invariants)
+        return all(each.holds for each in self.invariants)
 
     @property
     def progress(self) -> Progress:
@@ -88,8 +87,9 @@ def run(
     began = time.monotonic()
     with Handle(job) as handle, _links(job, schedule, handle.pid) as links:
         # A thread, since waiting for an event blocks, and faults are due meanwhile.
-        listener = threading.Thread(target=_hear, args=(handle, reasons))
-        listener.start()
+        listener = handle.watch(
+            lambda event: reasons.append(event["error"]) if "error" in event else None
+        )
         injector = Injector(job, handle.pid, schedule, path, checkpoint_dir, links)
         while status is None and time.monotonic() - began < deadline:
             injector.tick()
@@ -141,22 +141,13 @@ def _prepared(job: Job, schedule: Schedule, checkpoint_dir: str | None) -> Job:
     return job
 
 
-@contextlib.contextmanager
 def _links(
     job: Job, schedule: Schedule, supervisor: int
-) -> Iterator[ImpairedLinks | None]:
+) -> contextlib.AbstractContextManager[ImpairedLinks | None]:
     if not schedule.kinds & faults.LINK_KINDS:
-        yield None
-        return
+        return contextlib.nullcontext()
     ports = {plan.name: plan.port for plan in job.plans}
-    with ImpairedLinks(ports, lambda: tasks_of(job, supervisor)) as links:
-        yield links
-
-
-def _hear(handle: Handle, reasons: list[str]) -> None:
-    while event := handle.next_event():
-        if "error" in event:
-            reasons.append(event["error"])
+    return ImpairedLinks(ports, lambda: tasks_of(job, supervisor))
 
 
 def _left(mark: str) -> list[str]:

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -69,37 +70,27 @@ def tasks_of(job: Job, supervisor: int) -> Tasks:
     return found
 
 
+@dataclass(eq=False)
 class Injector:
     """Injects the faults of a schedule; call `tick` regularly."""
 
-    def __init__(
-        self,
-        job: Job,
-        supervisor: int,
-        schedule: Schedule,
-        progress_path: str,
-        checkpoint_dir: str | None = None,
-        links: ImpairedLinks | None = None,
-    ) -> None:
-        self._job = job
-        self._supervisor = supervisor
-        self._progress_path = progress_path
-        self._checkpoint_dir = checkpoint_dir
-        self._links = links
+    _job: Job
+    _supervisor: int
+    _schedule: Schedule
+    _progress_path: str
+    _checkpoint_dir: str | None = None
+    _links: ImpairedLinks | None = None
+
+    def __post_init__(self) -> None:
         self._has_begun = False
-        self._pending = list(schedule.faults)
+        self._pending = list(self._schedule.faults)
         self._due: dict[int, float] = {}
         self._under_way: list[_UnderWay] = []
         self.injections: list[Injection] = []
 
-    @property
-    def is_done(self) -> bool:
-        """True if every fault was injected, and the job has recovered from all of them."""
-        return not (self._pending or self._under_way)
-
     def tick(self) -> None:
         """Injects the faults that are due, and looks for recoveries."""
-        if self.is_done:
+        if not (self._pending or self._under_way):
             return
         now = time.time()
         tasks = tasks_of(self._job, self._supervisor)
@@ -134,7 +125,7 @@ class Injector:
         with contextlib.suppress(psutil.Error):
             if fault.kind == STOP:
                 victim.suspend()
-                undo = _resume(victim)
+                undo = partial(_resume, victim)
             elif fault.kind == FULL_DISK:
                 undo = checkpoint_faults.fill(self._checkpoint_dir or "")
             elif fault.kind in _LINKS:
@@ -184,10 +175,7 @@ _LINKS: dict[str, Callable[[float], Impairment]] = {
 }
 
 
-def _resume(victim: psutil.Process) -> Callable[[], None]:
-    def resume() -> None:
-        # The supervisor may have killed it in the meantime.
-        with contextlib.suppress(psutil.Error):
-            victim.resume()
-
-    return resume
+def _resume(victim: psutil.Process) -> None:
+    # The supervisor may have killed it in the meantime.
+    with contextlib.suppress(psutil.Error):
+        victim.resume()

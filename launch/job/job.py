@@ -1,10 +1,8 @@
 """A job on this machine, as plain data that is sent to its supervisor."""
 
-import json
 import os
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from launch.job import forking
 from launch.job.plan import COORDINATOR, PlanError, TaskPlan, log_name
@@ -73,17 +71,12 @@ class Job:
     progress: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.network not in reach.MODES:
-            raise PlanError(
-                f"unknown network {self.network!r}; it is one of "
-                f"{', '.join(reach.MODES)}"
-            )
-        if self.fork_server not in forking.MODES:
-            raise PlanError(
-                f"unknown fork_server {self.fork_server!r}; it is one of "
-                f"{', '.join(forking.MODES)}"
-            )
-
+        known = {"network": reach.MODES, "fork_server": forking.MODES}
+        for name, modes in known.items():
+            if (value := getattr(self, name)) not in modes:
+                raise PlanError(
+                    f"unknown {name} {value!r}; it is one of {', '.join(modes)}"
+                )
         if self.min_workers is None:
             return
         workers = sum(plan.task.job == "worker" for plan in self.plans)
@@ -117,17 +110,3 @@ class Job:
     def closed_ports(self) -> list[int]:
         """The ports that no task on another host may open to unauthorized hosts."""
         return [plan.port for plan in self.plans if self.protection == mode.TLS]
-
-    def to_json(self) -> str:
-        """Returns the job as one line of JSON; `from_json` reads it back."""
-        plans = [plan.as_dict() for plan in self.plans]
-        return json.dumps({**asdict(self), "plans": plans})
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "Job":
-        """Reads what `to_json` wrote."""
-        value: dict[str, Any] = json.loads(text)
-        plans = tuple(TaskPlan.from_dict(plan) for plan in value["plans"])
-        tunnels = tuple(Tunnel.from_dict(each) for each in value["tunnels"])
-        hosts = tuple(value["hosts"])
-        return cls(**{**value, "plans": plans, "tunnels": tunnels, "hosts": hosts})

@@ -2,9 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_address
 from tf_config.errors import Mistake
@@ -67,11 +66,6 @@ class Remote:
     connect: tuple[str, ...]
     cwd: str
 
-    def shell_line(self, line: str) -> str:
-        """Returns a line to paste into a shell here that runs another one there."""
-        there = f"cd {shlex.quote(self.cwd)} && {line}"
-        return shlex.join([*self.connect, there])
-
 
 @dataclass(frozen=True)
 class TaskPlan:
@@ -115,33 +109,14 @@ class TaskPlan:
         if self.remote is None:
             return " ".join([*settings, shlex.join(self.argv)])
         # The login shell of another host may not accept assignments before a command.
-        return self.remote.shell_line(
-            " ".join(["env", *settings, shlex.join(self.argv)])
-        )
+        words = ["cd", shlex.quote(self.remote.cwd), "&&", "env", *settings]
+        there = " ".join([*words, shlex.join(self.argv)])
+        return shlex.join([*self.remote.connect, there])
 
     @property
     def lines(self) -> list[str]:
         """The task as a person reads it: its name and address, then its `shell_line`."""
         return [f"# {self.name} on {self.address}", self.shell_line()]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the plan as a JSON object; `from_dict` reads it back."""
-        return {
-            "task": str(self.task),
-            "address": self.address,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "is_server": self.is_server,
-            "remote": asdict(self.remote) if self.remote else None,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "TaskPlan":
-        """Reads what `as_dict` wrote."""
-        task, argv, remote = Task.parse(value["task"]), tuple(value["argv"]), None
-        if there := value["remote"]:
-            remote = Remote(**{**there, "connect": tuple(there["connect"])})
-        return cls(**{**value, "task": task, "argv": argv, "remote": remote})
 
 
 def plan(
@@ -201,6 +176,16 @@ def without_proxy(
 def tasks_of(counts: Mapping[str, int]) -> list[Task]:
     """Returns the tasks of a cluster with these numbers of each job, by job and index."""
     return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
+
+
+def cluster_of(counts: Mapping[str, int], address: Callable[[Task], str]) -> Cluster:
+    """Returns a cluster with these numbers of tasks of each job."""
+    return Cluster.from_dict(
+        {
+            job: [address(Task(job, index)) for index in range(count)]
+            for job, count in counts.items()
+        }
+    )
 
 
 def task_name(task: Task) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from launch.job.plan import Remote
 from launch.secure import stunnel
@@ -61,14 +60,6 @@ class Tunnel:
     def port(self) -> int:
         """Its port."""
         return split_address(self.address)[1]
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Tunnel":
-        """Reads what `dataclasses.asdict` returned, after a journey through JSON."""
-        there = value["remote"]
-        remote = Remote(**{**there, "connect": tuple(there["connect"])})
-        names, argv = tuple(value["names"]), tuple(value["argv"])
-        return cls(**{**value, "remote": remote, "names": names, "argv": argv})
 
 
 def tunnels(

@@ -5,15 +5,15 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launch.job.job import Job
 from launch.loopback import foreground
 from launch.loopback.cluster import make_log_dir
 from launch.measure.counters import Read, Sampler, bytes_of, cpu_of
 from launch.supervise import policy
-from launch.supervise.handle import Handle
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tf_config.speedup import Epoch
@@ -41,14 +41,6 @@ class Measured:
     epochs: tuple[Epoch, ...] = ()
 
 
-@dataclass
-class _Started:
-    """The reports of the supervisor so far."""
-
-    samplers: list[Sampler] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-
 def run(
     job: Job, env: Mapping[str, str] | None = None, count_bytes: Read | None = None
 ) -> Measured:
@@ -65,29 +57,36 @@ def run(
     path = Path(os.path.abspath(job.log_dir), HISTORY_FILE)
     path.unlink(missing_ok=True)
     job = _telling(job, {**(env or {}), contract.HISTORY: str(path)})
-    started = _Started()
+    samplers: list[Sampler] = []
+    reasons: list[str] = []
+    threads: list[threading.Thread] = []
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        threads: list[threading.Thread] = []
 
-        def listen(handle: Handle) -> None:
-            # A thread, since this one waits for the end of the job.
-            thread = threading.Thread(
-                target=_hear, args=(handle, started, stack, count_bytes)
-            )
-            threads.append(thread)
-            thread.start()
+        def hear(event: Mapping[str, Any]) -> None:
+            if "error" in event:
+                reasons.append(event["error"])
+            if "pids" in event and not samplers:
+                pids = event["pids"]
+                cpu = Sampler(cpu_of(pids), _CPU_INTERVAL)
+                data = Sampler(bytes_of(pids), _BYTES_INTERVAL)
+                if count_bytes:
+                    data = Sampler(count_bytes, _CPU_INTERVAL)
+                samplers.extend(map(stack.enter_context, (cpu, data)))
 
-        status = foreground.run(job, on_start=listen)
+        # A thread, since this one waits for the end of the job.
+        status = foreground.run(
+            job, on_start=lambda handle: threads.append(handle.watch(hear))
+        )
         for thread in threads:
             thread.join()
     records = list(_records(path))
     return Measured(
         status=status,
         seconds=time.monotonic() - began,
-        reasons=tuple(started.reasons),
+        reasons=tuple(reasons),
         policy=records[-1].policy if records else "",
-        epochs=tuple(_epoch(each, started.samplers) for each in records),
+        epochs=tuple(_epoch(each, samplers) for each in records),
     )
 
 
@@ -100,31 +99,6 @@ def _telling(job: Job, env: Mapping[str, str]) -> Job:
         own = env if plan.task == leader else rest
         plans.append(plan if plan.is_server else replace(plan, env={**plan.env, **own}))
     return replace(job, plans=tuple(plans))
-
-
-def _hear(
-    handle: Handle,
-    started: _Started,
-    stack: contextlib.ExitStack,
-    count_bytes: Read | None,
-) -> None:
-    """Starts the samplers when the tasks run, and collects the reasons of a failure."""
-    with contextlib.suppress(ConnectionError):
-        for event in iter(handle.next_event, {}):
-            if "error" in event:
-                started.reasons.append(event["error"])
-            if "pids" in event and not started.samplers:
-                pids = event["pids"]
-                reads = (
-                    (cpu_of(pids), _CPU_INTERVAL),
-                    (
-                        count_bytes or bytes_of(pids),
-                        _CPU_INTERVAL if count_bytes else _BYTES_INTERVAL,
-                    ),
-                )
-                for read, interval in reads:
-                    sampler = stack.enter_context(Sampler(read, interval))
-                    started.samplers.append(sampler)
 
 
 def _records(path: Path) -> Iterator[EpochRecord]:

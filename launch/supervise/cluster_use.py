@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
@@ -166,21 +167,15 @@ def _count(tasks: Sequence[Task]) -> str:
     return f"the {' and '.join(words)}"
 
 
+@dataclass(eq=False)
 class ClusterWatch:
     """Looks while a job runs, and warns of a program that trains without its cluster."""
 
-    def __init__(
-        self,
-        use: ClusterUse,
-        plans: Sequence[TaskPlan],
-        pids: Callable[[], Collection[int]],
-        console: Console,
-    ) -> None:
-        self._use = use
-        self._plans = plans
-        self._pids = pids
-        self._console = console
-        self._looked = 0.0
+    _use: ClusterUse
+    _plans: Sequence[TaskPlan]
+    _pids: Callable[[], Collection[int]]
+    _console: Console
+    _looked: float = 0.0
 
     @property
     def interval(self) -> float:

@@ -16,7 +16,6 @@ from launch.remote import host
 from tf_config import contract
 from tf_config.contract import ForkAnswer, ForkRequest
 
-_CHUNK = 64 * 1024
 _IMPORT_TIMEOUT = 120.0  # seconds
 # In seconds. A fork takes milliseconds, and one that is given up costs only an import.
 _ANSWER_TIMEOUT = 10.0
@@ -28,6 +27,7 @@ class ForkServer:
     Call `processes.adopt_orphans` first.
 
     Attributes:
+        pid: Its process id.
         is_ready: Whether it has imported TensorFlow.
         problem: Why it can fork nothing; '' if it can, or will.
 
@@ -51,11 +51,7 @@ class ForkServer:
                 pass_fds=[number],
                 preexec_fn=functools.partial(host.die_with_parent, os.getpid()),
             )
-
-    @property
-    def pid(self) -> int:
-        """The process id of the fork server."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def fileno(self) -> int:
         """Returns the file descriptor that is readable when it is ready, or has ended."""
@@ -119,13 +115,8 @@ class ForkServer:
     def _read(self, timeout: float) -> ForkAnswer:
         """Reads one answer; without a process id and a problem if there is none."""
         self._control.settimeout(timeout)
-        data = b""
-        try:
-            while not data.endswith(b"\n"):
-                chunk = self._control.recv(_CHUNK)
-                if not chunk:
-                    return ForkAnswer()
-                data += chunk
-        except OSError:
-            return ForkAnswer()
-        return ForkAnswer.from_line(data)
+        with contextlib.suppress(OSError), self._control.makefile("rb") as answers:
+            line = answers.readline()
+            if line.endswith(b"\n"):
+                return ForkAnswer.from_line(line)
+        return ForkAnswer()

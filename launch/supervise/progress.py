@@ -11,6 +11,7 @@ from launch.console.console import Console
 from launch.job.job import Job
 from launch.supervise.policy import leader
 from tf_config import Task
+from tf_config.whole_file import write_whole
 
 FILE = "training.txt"
 """The file of a job's log directory that has its last line, for `launch.jobs status`."""
@@ -97,11 +98,9 @@ class ProgressLine:
         age = now - self._heard
         text = line(self._numbers, self._restarts(), age)
         self._console.status(text)
-        # A reader sees the old line or the new one. A full disk ends no training.
+        # A full disk ends no training.
         with contextlib.suppress(OSError):
-            new = self._path.with_suffix(".new")
-            new.write_text(f"{text}\n")
-            new.rename(self._path)
+            write_whole(self._path, f"{text}\n".encode())
 
     def end(self) -> None:
         """Removes the line."""

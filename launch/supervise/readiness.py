@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import psutil
 
@@ -113,13 +112,13 @@ def stranger_on(port: int, pid: int) -> str | None:
         connections = psutil.net_connections("tcp")
     except psutil.Error:
         return None
-    owners = {each.pid for each in connections if _accepts(each, port)} - {pid}
+    owners = {
+        each.pid
+        for each in connections
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+    } - {pid}
     if not owners:
         return None
     owner = owners.pop()
     # Only the owner of a socket and root can see which process has it.
     return "a process of another user" if owner is None else describe(owner)
-
-
-def _accepts(connection: Any, port: int) -> bool:
-    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port

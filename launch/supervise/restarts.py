@@ -4,6 +4,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from launch.console.console import Console
 from launch.job.job import Job
@@ -24,25 +25,19 @@ _MOMENT = 1.0
 _RECONNECT_INTERVAL = 15.0
 
 
+@dataclass(eq=False)
 class Restarts:
     """The recoveries of one job."""
 
-    def __init__(
-        self,
-        job: Job,
-        tasks: RunningTasks,
-        loop: EventLoop,
-        end_request: EndRequest,
-        console: Console,
-        hear_progress: Callable[[Task, Mapping[str, float]], None],
-    ) -> None:
-        self._job = job
-        self._tasks = tasks
-        self._loop = loop
-        self._end_request = end_request
-        self._console = console
-        self._hear_progress = hear_progress
-        self._leader = policy.leader(job.plans)
+    _job: Job
+    _tasks: RunningTasks
+    _loop: EventLoop
+    _end_request: EndRequest
+    _console: Console
+    _hear_progress: Callable[[Task, Mapping[str, float]], None]
+
+    def __post_init__(self) -> None:
+        self._leader = policy.leader(self._job.plans)
         self._began, self._has_trained = time.monotonic(), False
         self._failures: Counter[str] = Counter()
         self._try_again_at: dict[Task, float] = {}
@@ -75,12 +70,11 @@ class Restarts:
         """
         job, now, exits = self._job, time.monotonic(), self._tasks.exits
         cause = cause_of(exits, self._tasks.why)
-        delay = policy.restart_delay(
-            [each.began for each in self.recoveries if not self._was_in_vain(each)],
-            now,
-            job.max_restarts,
-            job.restart_window,
-        )
+        # Recoveries of workers that were given up since must not use up the restarts of
+        # the others.
+        began = [r.began for r in self.recoveries if not {*r.again} <= self.given_up]
+        window = job.restart_window
+        delay = policy.restart_delay(began, now, job.max_restarts, window)
         if job.kind == EVERY_TASK and self._can_spare(again[:1]):
             # One at a time, since they may be too few without the next.
             again = again[:1]
@@ -90,9 +84,8 @@ class Restarts:
                 self._give_up(again, cause)
                 return None
         elif lost := self._gone_host(delay is not None):
-            if there := self._spare(
-                [task for task in again if self._host(task) == lost]
-            ):
+            there = [task for task in again if task in job.tasks_on([lost])]
+            if there and self._can_spare(there):
                 self._give_up(there, f"{lost} cannot be reached any more")
                 return None
             why = f"{lost} cannot be reached any more: its tasks move to other hosts"
@@ -162,10 +155,6 @@ class Restarts:
         workers = [task for task in lost if self._can_spare([task])]
         return max(workers, key=lambda each: self._tasks[each].restarts, default=None)
 
-    def _spare(self, lost: Collection[Task]) -> Collection[Task]:
-        """Returns the lost tasks if the job can continue without them, or else none."""
-        return lost if self._can_spare(lost) else ()
-
     def _give_up(self, lost: Collection[Task], why: str) -> None:
         """Goes on without some workers, until their host can be reached again."""
         self.given_up |= set(lost)
@@ -209,17 +198,6 @@ class Restarts:
         if self._job.min_workers is None or any(t.job != "worker" for t in lost):
             return ""
         return f"; {self._left(lost)} would be left (--min_workers={self._job.min_workers})"
-
-    def _was_in_vain(self, recovery: Recovery) -> bool:
-        """Returns True if a recovery was of workers that were given up since.
-
-        These must not use up the restarts of the others.
-        """
-        return set(recovery.again) <= self.given_up
-
-    def _host(self, task: Task) -> str:
-        remote = self._tasks[task].plan.remote
-        return remote.host if remote else ""
 
     def _gone_host(self, may_try_again: bool) -> str:
         """Returns a host whose tasks must run elsewhere; '' if there is none."""

@@ -6,7 +6,7 @@ Tasks that stay stopped (SIGSTOP) are killed.
 import signal
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from launch.console.console import Console
@@ -31,6 +31,7 @@ _DRAIN_TIMEOUT = 1.0
 _LONGEST_INTERVAL = 5.0
 
 
+@dataclass(eq=False)
 class RunningTasks:
     """The newest process of each task that was started.
 
@@ -39,24 +40,17 @@ class RunningTasks:
             order of time; the negative signal number if it was killed.
     """
 
+    _job: Job
+    _loop: EventLoop
+    _output: Output
+    _use: ClusterUse
+    _starter: Starter
+    _tunnels: Tunnels
+
     interval = MemoryWatch.interval  # Every exit wakes the loop, by SIGCHLD.
 
-    def __init__(
-        self,
-        job: Job,
-        loop: EventLoop,
-        output: Output,
-        use: ClusterUse,
-        starter: Starter,
-        tunnels: Tunnels,
-    ) -> None:
-        self._job = job
-        self._loop = loop
-        self._output = output
-        self._use = use
-        self._starter = starter
-        self._tunnels = tunnels
-        self._leader = policy.leader(job.plans)
+    def __post_init__(self) -> None:
+        self._leader = policy.leader(self._job.plans)
         self._processes: dict[Task, TaskProcess] = {}
         self._reports: list[tuple[TaskProcess, Report]] = []
         self._killed: list[processes.Exit] = []

@@ -71,29 +71,21 @@ def run(
     signums = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(signum, forward) for signum in signums]
     try:
-        return _wait(server, ChiefPresence(patience), chief, notice)
+        presence = ChiefPresence(patience)
+        while not presence.is_over(_accepts(chief), time.monotonic()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return exit_status(server.wait(_INTERVAL))
+        notice(f"the chief at {chief} has gone: ending this server")
+        server.terminate()
+        try:
+            server.wait(_KILL_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        return 0
     finally:
         for signum, handler in zip(signums, before, strict=True):
             signal.signal(signum, handler)
-
-
-def _wait(
-    server: "subprocess.Popen[bytes]",
-    presence: ChiefPresence,
-    chief: str,
-    notice: Callable[[str], None],
-) -> int:
-    while not presence.is_over(_accepts(chief), time.monotonic()):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return exit_status(server.wait(_INTERVAL))
-    notice(f"the chief at {chief} has gone: ending this server")
-    server.terminate()
-    try:
-        server.wait(_KILL_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-    return 0
 
 
 def _accepts(address: str) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.job import forking
@@ -152,7 +152,8 @@ class Starter:
                 self._server.close("the fork server was not ready in time")
             problem = self._server.problem or self._why_not(plan, env)
             if not problem:
-                with _input(inherit_stdin) as stdin:
+                with open(os.devnull) as nothing:
+                    stdin = 0 if inherit_stdin else nothing.fileno()
                     others = {each: each for each in pass_fds}
                     files = {0: stdin, 1: output, 2: output, **others}
                     answer = self._server.fork(plan.argv, env, files)
@@ -185,15 +186,3 @@ class Starter:
         """Writes to the fork server's log: most users need not know."""
         with contextlib.suppress(OSError), open(self._log_path, "a") as log:
             log.write(f"launch: {text}\n")
-
-
-@contextlib.contextmanager
-def _input(inherit: bool) -> Iterator[int]:
-    if inherit:
-        yield 0
-        return
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    try:
-        yield nothing
-    finally:
-        os.close(nothing)

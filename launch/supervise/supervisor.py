@@ -22,7 +22,7 @@ from launch.job.plan import EVERY_TASK, TaskPlan
 from launch.network import reach
 from launch.remote import host
 from launch.secure import mode
-from launch.supervise import policy, processes, readiness
+from launch.supervise import handle, policy, processes, readiness
 from launch.supervise.cluster_use import ClusterUse, ClusterWatch
 from launch.supervise.end_request import EndRequest, KillNow
 from launch.supervise.event_loop import EventLoop
@@ -302,16 +302,12 @@ class Supervisor:
 
 
 def main() -> None:
-    """Runs the supervisor; the only argument is the number of the control socket."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    os.set_inheritable(control.fileno(), False)
-    with control.makefile("rb") as lines:
-        request = json.loads(lines.readline())
-    job = Job.from_json(request["job"])
+    """Runs the supervisor."""
+    control, (job, parent) = handle.received()
     streams = (sys.stdout, sys.stderr) if job.echo else (None, None)
     console = Console([plan.name for plan in job.plans], *streams)
     supervisor = Supervisor(job, control, console)
-    if parent := request["parent"]:
+    if parent:
         # No task has been started yet, so the default action of the signal is fine.
         host.die_with_parent(parent, signal.SIGHUP)
     status = supervisor.run()

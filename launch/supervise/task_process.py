@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable
 from signal import SIGKILL
 
-from launch.console.lines import LineSplitter, last_lines
+from launch.console.lines import LineSplitter, tail
 from launch.job.plan import TaskPlan
 from launch.supervise import processes
 from launch.supervise.starter import Starter
 from tf_config import contract
 from tf_config.contract import Report
 
-_CHUNK = 64 * 1024
-_CHUNKS_AT_ONCE = 16
 _TAIL_LINES = 15
 
 
@@ -127,45 +125,32 @@ class TaskProcess:
 
     def read(self) -> bool:
         """Reads the available output; returns False at its end."""
-        # Bounded, so that a task that prints without pause does not starve the others.
-        for _ in range(_CHUNKS_AT_ONCE):
-            try:
-                data = os.read(self._output, _CHUNK)
-            except BlockingIOError:
-                return True
+        is_open = True
+        for data, lines in self._lines.read(self._output):
             # A full disk truncates the log; it must not end the training.
             with contextlib.suppress(OSError):
                 self._log.write(data)
-            # At the end of the output, the last line may lack its newline.
-            for line in self._lines.feed(data) if data else self._lines.close():
+            for line in lines:
                 self._on_line(line)
-            if not data:
-                return False
-        return True
+            is_open = bool(data)
+        return is_open
 
     def read_reports(self) -> tuple[list[Report], bool]:
         """Reads the available reports; returns them, and False at their end."""
         reports: list[Report] = []
-        for _ in range(_CHUNKS_AT_ONCE):
-            try:
-                data = os.read(self.reports, _CHUNK)
-            except BlockingIOError:
-                return reports, True
-            lines = self._report_lines
-            for line in lines.feed(data) if data else lines.close():
+        is_open = True
+        for data, lines in self._report_lines.read(self.reports):
+            for line in lines:
                 heard = self._process.hear(line)
                 if isinstance(heard, Report):
                     reports.append(heard)
                 elif heard:
-                    self._log_line(heard)
-            if not data:
-                return reports, False
-        return reports, True
-
-    def _log_line(self, line: str) -> None:
-        with contextlib.suppress(OSError):
-            self._log.write(line.encode(errors="surrogateescape") + b"\n")
-        self._on_line(line)
+                    with contextlib.suppress(OSError):
+                        text = heard.encode(errors="surrogateescape")
+                        self._log.write(text + b"\n")
+                    self._on_line(heard)
+            is_open = bool(data)
+        return reports, is_open
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the task if it is alive."""
@@ -198,13 +183,7 @@ class TaskProcess:
 
     def tail(self, hidden: Callable[[str], bool] = lambda line: False) -> str:
         """Returns the last lines of the log, indented, without hidden ones."""
-        lines = [line for line in last_lines(self.log_path) if not hidden(line)]
-        lines = lines[-_TAIL_LINES:]
-        if not lines:
-            return f"{self.log_path} is empty"
-        return "\n".join(
-            [f"{self.log_path} ends with", *(f"  {line}" for line in lines)]
-        )
+        return tail(self.log_path, _TAIL_LINES, hidden)
 
 
 def _pipe() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from launch.console.console import Console
-from launch.console.lines import LineSplitter, last_lines
+from launch.console.lines import LineSplitter, tail
 from launch.job.job import Job
 from launch.job.tunnel import Tunnel
 from launch.remote import channel
@@ -22,7 +22,6 @@ from launch.supervise.remote_process import LEASE, Heartbeat, RemoteProcess
 if TYPE_CHECKING:
     from launch.secure.authority import Authority
 
-_CHUNK = 64 * 1024
 _TAIL_LINES = 5
 _TURN, _RECONNECT_INTERVAL = 0.1, 30.0  # seconds
 
@@ -63,20 +62,17 @@ class _Running:
 
     def hear(self) -> bool:
         """Handles what the agent has told; returns False once it says no more."""
-        while True:
-            try:
-                data = os.read(self.events, _CHUNK)
-            except BlockingIOError:
-                return True
-            for line in self._lines.feed(data) if data else self._lines.close():
+        is_open = True
+        for data, lines in self._lines.read(self.events):
+            for line in lines:
                 match channel.event(line):
                     case {"event": "certificate", "request": str(request)}:
                         self._certify(request)
                     case _:
                         if isinstance(rest := self.process.hear(line), str):
                             self._note(rest)
-            if not data:
-                return False
+            is_open = bool(data)
+        return is_open
 
     def close(self) -> None:
         self.process.close()
@@ -157,7 +153,7 @@ class Tunnels:
         return "\n".join(
             f"{tunnel.name} did not listen on port {tunnel.port} within "
             f"{self._job.startup_timeout:g} s (--startup_timeout); "
-            f"{_tail(self._log_path(tunnel))}"
+            f"{tail(self._log_path(tunnel), _TAIL_LINES)}"
             for tunnel in self.missing
         )
 
@@ -218,16 +214,19 @@ class Tunnels:
         delay = policy.restart_delay(
             deaths, time.monotonic(), self._job.max_restarts, self._job.restart_window
         )
-        is_lost, is_spare = code == policy.LOST, self._is_spare(tunnel)
+        job = self._job
+        there = job.tasks_on([tunnel.remote.host])
+        is_spare = policy.can_spare(job.plans, there, (), job.needed_workers)
+        is_lost = code == policy.LOST
         if delay is None and (is_lost or is_spare):
             # The tasks decide whether their host is lost.
             delay = min(2.0 ** len(deaths), _RECONNECT_INTERVAL)
         # If it never listened, its host is wrong, and would be again.
         was_well = running.listens or deaths or (is_lost and is_spare)
         if delay is None or not was_well:
-            tail = _tail(self._log_path(tunnel))
+            end = tail(self._log_path(tunnel), _TAIL_LINES)
             self.failure = Verdict(
-                1, f"{tunnel.name} {how}, and the tasks cannot do without; {tail}"
+                1, f"{tunnel.name} {how}, and the tasks cannot do without; {end}"
             )
             return
         deaths.append(time.monotonic())
@@ -236,11 +235,6 @@ class Tunnels:
             return  # The launcher has said that it continues without.
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{tunnel.name} {how}: starting it again{wait}")
-
-    def _is_spare(self, tunnel: Tunnel) -> bool:
-        job = self._job
-        there = job.tasks_on([tunnel.remote.host])
-        return policy.can_spare(job.plans, there, (), job.needed_workers)
 
     def _close(self, running: _Running) -> None:
         del self._running[running.tunnel.remote.host]
@@ -251,8 +245,3 @@ class Tunnels:
     def _log_path(self, tunnel: Tunnel) -> str:
         host = re.sub(r"[^A-Za-z0-9_.@-]", "_", tunnel.remote.host)
         return os.path.join(self._job.log_dir, f"stunnel-{host}.log")
-
-
-def _tail(path: str) -> str:
-    lines = last_lines(path)[-_TAIL_LINES:]
-    return "\n".join([f"{path} ends with", *(f"  {each}" for each in lines)])

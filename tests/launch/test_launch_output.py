@@ -12,7 +12,7 @@ from launch.console.keras_output import split_progress
 from launch.console.lines import LineSplitter
 from launch.console.tf_noise import Chatter, hides
 from launch.job.plan import plan
-from launch.supervise import processes, tunnels
+from launch.supervise import processes
 from launch.supervise.output import Output, quiet_tasks
 from launch.supervise.processes import Exit
 from launch.supervise.running_tasks import RunningTasks
@@ -522,6 +522,5 @@ def test_the_end_of_a_log_is_read_without_the_rest(tmp_path):
     task = object.__new__(TaskProcess)
     task.log_path = str(log)
     assert task.tail().endswith("\n  last but one\n  last")
-    assert tunnels._tail(str(log)).endswith("\n  last but one\n  last")
     log.write_bytes(b"")
     assert task.tail() == f"{log} is empty"

@@ -5,7 +5,6 @@ import re
 import stat
 import subprocess
 import sys
-from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -18,9 +17,8 @@ from launch.engines import preflight
 from launch.engines.layout import assign
 from launch.engines.port_choice import OwnPorts, SharedPorts
 from launch.engines.preflight import HostReport
-from launch.job.job import Job
 from launch.job.plan import Remote
-from launch.job.tunnel import Tunnel, TunnelEnd, tunnels
+from launch.job.tunnel import TunnelEnd, tunnels
 from launch.remote import identity
 from launch.secure import mode, stunnel
 from launch.secure.authority import Authority
@@ -281,16 +279,3 @@ def test_an_address_of_ipv6():
     text = stunnel.configuration(9001, [], [route], has_ipv6=True)
     assert "accept = :::9001\n" in text
     assert "connect = fe80::1:9000\n" in text
-
-
-def test_a_job_with_tunnels_travels_as_json():
-    one = Tunnel(
-        Remote("h0", ("ssh", "h0"), "/"), "[::1]:9", ("ps-0.tfdist",), "python",
-        ("stunnel",), "config", {"A": "1"},
-    )  # fmt: skip
-    job = Job(
-        "coordinator", (), "logs", hosts=("h0",), protection=mode.TLS, tunnels=(one,)
-    )
-    assert Job.from_json(job.to_json()) == job
-    assert Tunnel.from_dict(asdict(one)) == one
-    assert one.port == 9
