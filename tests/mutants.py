@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "rows-of-two-meet-in-pairs",
         "tfdist/synchronous/reader/row_rules.py",
-        ("if len(labels) != 1:", "if not labels:"),
+        ("require(len(labels) == 1)", "require(bool(labels))"),
         "tests/reader/test_rows.py::test_what_may_not_be_is_refused[pairs]",
     ),
     Mutant(

@@ -8,8 +8,6 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.authors import is_apart
 from tfdist.synchronous.reader.reduction import (
-    ADDITIVE,
-    CHOICES,
     CONSTANTS,
     PRODUCTS,
     QUOTIENTS,
@@ -18,6 +16,7 @@ from tfdist.synchronous.reader.reduction import (
     of_product,
     of_quotient,
     of_sum,
+    summands,
 )
 
 
@@ -41,12 +40,10 @@ def combined(
         return Reduction.OTHER
     if op.type in UNARY:
         return kinds[0] if set(kinds[1:]) <= CONSTANTS else Reduction.OTHER
-    if op.type == "ConcatV2":
-        return _sum(pairs[:-1])
-    if op.type in ADDITIVE:
-        return _sum(pairs)
-    if op.type in CHOICES:
-        return _sum(pairs[1:]) if kinds[0] in CONSTANTS else Reduction.OTHER
+    if added := summands(op.type, len(pairs)):
+        others = {kind for i, kind in enumerate(kinds) if i not in added}
+        terms = [pairs[i] for i in added]
+        return _sum(terms) if others <= CONSTANTS else Reduction.OTHER
     if op.type in PRODUCTS:
         return of_product(kinds)
     if op.type == "Prod" and pairs[0][0].op.type == "Pack":
@@ -57,7 +54,8 @@ def combined(
     if op.type == "Maximum" and Reduction.COUNT in kinds:
         # max(n, 1) is n: no batch is empty.
         others = [each for each, kind in pairs if kind is not Reduction.COUNT]
-        return Reduction.COUNT if all(map(_is_at_most_one, others)) else Reduction.OTHER
+        is_size = all(_is_constant(each, lambda value: value <= 1) for each in others)
+        return Reduction.COUNT if is_size else Reduction.OTHER
     return Reduction.OTHER
 
 
@@ -69,15 +67,13 @@ def _is_rounded(cast: tf.Operation) -> bool:
 def _sum(pairs: Iterable[tuple[Any, Reduction]]) -> Reduction:
     # Python's `sum` starts with 0, which changes no kind.
     return of_sum(
-        kind for each, kind in pairs if kind not in CONSTANTS or not _is_zero(each)
+        kind
+        for each, kind in pairs
+        if kind not in CONSTANTS or not _is_constant(each, lambda value: value == 0)
     )
 
 
-def _is_zero(tensor: Any) -> bool:
+def _is_constant(tensor: Any, holds: Callable[[Any], Any]) -> bool:
+    """Returns True if all elements are constants of which something holds."""
     value = tf.get_static_value(tensor)
-    return value is not None and not value.any()
-
-
-def _is_at_most_one(tensor: Any) -> bool:
-    value = tf.get_static_value(tensor)
-    return value is not None and bool((value <= 1).all())
+    return value is not None and bool(holds(value).all())

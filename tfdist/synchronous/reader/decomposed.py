@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist.keras.graph import inputs_of
 from tfdist.synchronous.reader.indivisible import FUNCTIONS
-from tfdist.synchronous.reader.reduction import ADDITIVE, CHOICES, CONSTANTS, Reduction
+from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction, summands
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
 
 
@@ -35,41 +35,33 @@ def computed_from_parts(
     leaves: dict[Any, tf.Tensor] = {}
     pending = [value]
     while pending:
-        each = pending[-1]
+        each = pending.pop()
         kind, inputs = reader.kind_of(each), inputs_of(each)
-        added = _added(each.op, [reader.kind_of(one) for one in inputs])
-        missing = [one for i, one in enumerate(inputs) if added[i]]
-        missing = [one for one in missing if one.ref() not in parts]
         if kind is not Reduction.LINEAR:
             parts[each.ref()] = part_of(each, kind)
-        elif FUNCTIONS.search(each.op.type):
-            raise reader.error_of(each)
-        elif missing:
-            pending += missing
             continue
-        else:
-            given = []
-            for one, is_added in zip(inputs, added, strict=True):
-                # A constant may be a term in one place and a factor in another.
-                is_count = not is_added and reader.kind_of(one) is Reduction.COUNT
-                factor = whole_of(one) if is_count else one
-                given.append(parts[one.ref()] if is_added else factor)
-                leaves[one.ref()] = one
-            parts[each.ref()] = _again(each, given)
-        pending.pop()
+        if FUNCTIONS.search(each.op.type):
+            raise reader.error_of(each)
+        kinds = [reader.kind_of(one) for one in inputs]
+        # What is neither a constant nor a count is a term of a product, too.
+        added = summands(each.op.type, len(inputs)) or [
+            i for i, of in enumerate(kinds) if of not in CONSTANTS | {Reduction.COUNT}
+        ]
+        missing = [inputs[i] for i in added if inputs[i].ref() not in parts]
+        if missing:
+            pending += [each, *missing]
+            continue
+        given = []
+        for i, (one, of) in enumerate(zip(inputs, kinds, strict=True)):
+            # A constant may be a term in one place and a factor in another.
+            factor = whole_of(one) if of is Reduction.COUNT and i not in added else one
+            given.append(parts[one.ref()] if i in added else factor)
+            leaves[one.ref()] = one
+        parts[each.ref()] = _again(each, given)
     terms = [
         one for one in leaves.values() if reader.kind_of(one) is not Reduction.LINEAR
     ]
     return parts[value.ref()], terms
-
-
-def _added(op: tf.Operation, kinds: Sequence[Reduction]) -> list[bool]:
-    """Returns which inputs an operation adds up. It multiplies with the others."""
-    if op.type in ADDITIVE:
-        return [op.type != "ConcatV2" or i + 1 < len(kinds) for i in range(len(kinds))]
-    if op.type in CHOICES:
-        return [i > 0 for i in range(len(kinds))]
-    return [kind not in CONSTANTS | {Reduction.COUNT} for kind in kinds]
 
 
 def _again(tensor: tf.Tensor, given: Sequence[tf.Tensor]) -> tf.Tensor:

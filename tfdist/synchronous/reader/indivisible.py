@@ -18,40 +18,36 @@ OF_THE_WHOLE = (
 )
 """The cause and the remedy of a fixed number of rows, for errors."""
 
-_PART = "and each replica has only a part of the batch"
-_TAKEN = (
-    f"It depends on the positions of examples in the batch, or on their number, {_PART}. "
-    "Divide a sum over all examples instead of each, and take nothing of the replica's "
-    "own, such as tf.range of its number of examples, for a position. Pass examples that "
-    "belong together, such as pairs, as several inputs: (anchors, positives), not one "
-    "array of both"
-)
 _FUNCTION = (
-    "The result of a condition, a loop or a Python function cannot be taken apart: use "
-    "tf.where, and compute the loss in train_step itself"
+    "The result of a condition, a loop or a Python function cannot be divided into parts: "
+    "use tf.where, and compute the loss in train_step itself"
 )
 _PADDED = (
-    "It pads to the longest row of a replica's part of the batch, where one process pads "
-    "to the longest of all. Give a length that is always the same: output_sequence_length "
-    "of TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
+    "It pads to the longest row of a replica's part, where one process pads to the longest "
+    "of all. Give a length that is always the same: output_sequence_length of "
+    "TextVectorization, or shape=[None, length] of RaggedTensor.to_tensor"
 )
 _SEEDED = (
-    "Its seed is the same on every replica, so all of them draw the same numbers for their "
+    "Its seed is the same on every replica, so all replicas draw the same numbers for their "
     "rows. Draw with keras.random and a keras.random.SeedGenerator, or with tf.random"
 )
+_UNKNOWN = (
+    "Write it with sums and means over examples: tf.reduce_mean, tf.reduce_sum, or Keras's "
+    "losses"
+)
 _ADVICE = {
-    Reduction.TAKEN: _TAKEN,
+    Reduction.TAKEN: (
+        "It depends on positions or on the number of examples, which differ between replicas. "
+        "Divide a sum over all examples instead of each example, and do not index examples "
+        "by position, as by tf.range of their number. Pass examples that belong together, "
+        "such as pairs, as several inputs: (anchors, positives), not one array of both"
+    ),
     Reduction.MIXED: (
-        "It computes an example's value from other examples, or that it does not cannot be "
-        f"read from this operation, {_PART}"
+        "It may mix examples: tfdist cannot prove that each result depends on one example"
     ),
     Reduction.OTHER: (
-        "It is a function of sums and means over examples that does not add up over the "
-        f"parts of the batch, such as a root or a ratio of them, {_PART}"
-    ),
-    Reduction.UNKNOWN: (
-        f"Only sums and means over examples can be combined from parts, {_PART}. Write "
-        "the loss with those (tf.reduce_mean, tf.reduce_sum, Keras's losses)"
+        "It is a function of sums and means that does not add up over parts of the batch, "
+        "such as a root or a ratio of them"
     ),
 }
 
@@ -73,9 +69,10 @@ def indivisible(
     elif op.type == "RaggedTensorToTensor":
         advice = _PADDED
     else:
-        advice = _ADVICE.get(kind, _ADVICE[Reduction.UNKNOWN])
+        advice = _ADVICE.get(kind, _UNKNOWN)
     return IndivisibleLossError(
-        f"the loss or a metric depends on the examples through {op.type} ({op.name})"
+        "a loss or a metric must be a sum or a mean over examples, because each replica has "
+        f"only a part of the batch; got one computed from them through {op.type} ({op.name})"
         f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. {advice}. {remedies()}"
     )
 
@@ -99,8 +96,8 @@ def _advice_on_fixed_rows(op: tf.Operation) -> str:
         size = _fixed_by(each)
         if size:
             return (
-                f"{each.type} makes {size} rows of the examples, whose number is not "
-                f"fixed. If {size} {OF_THE_WHOLE}"
+                f"The number of rows must not be fixed, and {each.type} makes {size} rows "
+                f"of the examples. If {size} {OF_THE_WHOLE}"
             )
     return ""
 

@@ -68,11 +68,37 @@ ADDITIVE = _types("Add AddV2 AddN Sub Pack ConcatV2")
 PRODUCTS = _types("Mul MatMul BatchMatMulV2 Einsum")
 QUOTIENTS = _types("RealDiv DivNoNan")
 CHOICES = _types("Select SelectV2")
+_TIMES_COUNT = {
+    Reduction.MEAN: Reduction.SUM,
+    Reduction.SUM: Reduction.LINEAR,
+    Reduction.LINEAR: Reduction.LINEAR,
+}
+"""The kind of a number times the number of examples, which each replica knows of all."""
+
+_BY_COUNT = {
+    Reduction.SUM: Reduction.MEAN,
+    Reduction.COUNT: Reduction.MEAN,
+    Reduction.LINEAR: Reduction.LINEAR,
+}
+"""The kind of a number that is divided by the number of examples."""
+
 SUMS_OVER_ROWS = _types("""
     Sum L2Loss MatMul BatchMatMulV2 Einsum SegmentSum SegmentSumV2 UnsortedSegmentSum
     Bincount DenseBincount ScatterNd
 """)
 """Operations that add rows up where they contract the dimension of the examples."""
+
+
+def summands(operation: str, count: int) -> range:
+    """Returns the places of the inputs that an operation adds up; none if it does not.
+
+    Args:
+        operation: Its type.
+        count: The number of its inputs.
+    """
+    if operation in ADDITIVE:
+        return range(count - 1 if operation == "ConcatV2" else count)
+    return range(1, count) if operation in CHOICES else range(0)
 
 
 def of_sum(kinds: Iterable[Reduction]) -> Reduction:
@@ -84,9 +110,8 @@ def of_sum(kinds: Iterable[Reduction]) -> Reduction:
         return Reduction.MEAN
     if distinct <= {Reduction.SUM, Reduction.COUNT}:
         return Reduction.SUM if Reduction.SUM in distinct else Reduction.COUNT
-    return (
-        Reduction.OTHER if distinct & (REFUSED | {Reduction.ROWS}) else Reduction.LINEAR
-    )
+    is_linear = not distinct & (REFUSED | {Reduction.ROWS})
+    return Reduction.LINEAR if is_linear else Reduction.OTHER
 
 
 def of_product(kinds: Iterable[Reduction]) -> Reduction:
@@ -96,23 +121,13 @@ def of_product(kinds: Iterable[Reduction]) -> Reduction:
         return factors[0]
     if len(factors) != 2 or Reduction.COUNT not in factors:
         return Reduction.OTHER
-    (other,) = set(factors) - {Reduction.COUNT} or {Reduction.OTHER}
-    if other is Reduction.MEAN:
-        return Reduction.SUM
-    # Each replica knows how many examples all have.
-    return (
-        Reduction.LINEAR
-        if other in (Reduction.SUM, Reduction.LINEAR)
-        else Reduction.OTHER
-    )
+    factors.remove(Reduction.COUNT)
+    return _TIMES_COUNT.get(factors[0], Reduction.OTHER)
 
 
 def of_quotient(numerator: Reduction, denominator: Reduction) -> Reduction:
     """Returns the kind of a quotient of two numbers that are not both constants."""
     if denominator in CONSTANTS:
         return numerator
-    if denominator is not Reduction.COUNT:
-        return Reduction.OTHER
-    if numerator in (Reduction.SUM, Reduction.COUNT):
-        return Reduction.MEAN
-    return Reduction.LINEAR if numerator is Reduction.LINEAR else Reduction.OTHER
+    kinds = _BY_COUNT if denominator is Reduction.COUNT else {}
+    return kinds.get(numerator, Reduction.OTHER)

@@ -97,18 +97,16 @@ class ReductionReader:
         # Iterative: a graph may be deeper than Python's stack.
         pending = [tensor]
         while pending:
-            each = pending[-1]
-            inputs = [] if self._at_once(each) else inputs_of(each)
-            missing = [one for one in inputs if one.ref() not in self.kinds]
-            if missing and each.ref() not in self.kinds:
-                pending += missing
+            each = pending.pop()
+            if each.ref() in self.kinds:
                 continue
-            pending.pop()
-            if each.ref() not in self.kinds:
-                kinds = [self.kinds[one.ref()] for one in inputs]
-                self.kinds[each.ref()] = self._at_once(each) or self._of(
-                    each, inputs, kinds
-                )
+            kind = self._at_once(each)
+            inputs = [] if kind else inputs_of(each)
+            if missing := [one for one in inputs if one.ref() not in self.kinds]:
+                pending += [each, *missing]
+                continue
+            kinds = [self.kinds[one.ref()] for one in inputs]
+            self.kinds[each.ref()] = kind or self._of(each, inputs, kinds)
         return self.kinds[tensor.ref()]
 
     def begin_with(self, batch: Any) -> None:
@@ -179,12 +177,19 @@ class ReductionReader:
             return Reduction.DRAWN if is_drawn else Reduction.SAME
         if op.type in MEASURES:
             of = tensor.value_index
-            if kinds[of] is Reduction.ROWS:
-                is_size = op.type == "Size"
-                return self._count(tensor, inputs[of]) if is_size else Reduction.SHAPE
-            return kinds[of]
+            if kinds[of] is not Reduction.ROWS:
+                return kinds[of]
+            is_size = op.type == "Size"
+            return self._count(tensor, inputs[of]) if is_size else Reduction.SHAPE
         if has_rows(tensor):
             return self._of_rows(tensor, inputs)
+        return self._of_number(tensor, inputs, kinds)
+
+    def _of_number(
+        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+    ) -> Reduction:
+        """Returns the kind of a number that is computed from others than constants."""
+        op = tensor.op
         if op.type == "Sub" and inputs[0].ref() in self._sizes_of_splits:
             # With `whole_batch=False`, Keras's count stays Keras's to combine.
             is_number_of_rows = self._is_strict and constant(inputs[1]) == 1
@@ -205,16 +210,16 @@ class ReductionReader:
     ) -> Reduction:
         """Returns the kind of a number that is computed from rows."""
         op = tensor.op
-        if op.type in _TAKING and self._is_strict and not is_apart(op):
+        is_strict = self._is_strict and not is_apart(op)
+        if op.type in _TAKING and is_strict:
             return Reduction.TAKEN
         is_mean = op.type == "Mean" and tensor.dtype.is_floating
         if not is_mean and op.type not in SUMS_OVER_ROWS:
             return Reduction.UNKNOWN
-        if self._is_strict and not is_apart(op):
-            if not kinds <= CONSTANTS | {Reduction.ROWS}:
-                return Reduction.OTHER
-            if not contracts_rows(self._application(tensor, inputs)):
-                return Reduction.MIXED
+        if is_strict and not kinds <= CONSTANTS | {Reduction.ROWS}:
+            return Reduction.OTHER
+        if is_strict and not contracts_rows(self._application(tensor, inputs)):
+            return Reduction.MIXED
         if is_mean:
             return Reduction.OTHER if self._has_varying_rows else Reduction.MEAN
         return Reduction.SUM
@@ -222,10 +227,8 @@ class ReductionReader:
     def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
-        if not self._is_strict:
-            return self.note(tensor, Reduction.ROWS, kept_apart(at))
         try:
-            rows = follow(at)
+            rows = follow(at) if self._is_strict else kept_apart(at)
         except NotOwnError as error:
             of_size = tensor.shape[1:].is_fully_defined()
             is_padded = op.type in _PADDED and not of_size
@@ -233,15 +236,14 @@ class ReductionReader:
             is_selected = op.type in _SELECTIONS and not is_known
             if is_padded or is_selected or not is_apart(op):
                 return error.kind
-            return self.note(tensor, Reduction.ROWS, kept_apart(at))
+            rows = kept_apart(at)
         return self.note(tensor, Reduction.ROWS, rows)
 
     def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
-        def rows_of(each: Any) -> Rows | None:
-            return self.rows.get(each.ref())
-
-        operands = [Operand(o, self.kind_of(o), rows_of(o)) for o in inputs]
-        return Application(tensor, operands, rows_of, self.kind_of)
+        operands = [Operand(each, *self.known(each)) for each in inputs]
+        return Application(
+            tensor, operands, lambda each: self.rows.get(each.ref()), self.kind_of
+        )
 
     def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
         """Returns the kind of a nested tf.function's result, from its own graph."""
@@ -275,12 +277,8 @@ class ReductionReader:
                 # A constant is the mean of its copies.
                 if {one[0], other[0]} <= {Reduction.SAME, Reduction.MEAN}:
                     return Reduction.MEAN
-        if not has_rows(tensor):
-            return Reduction.UNKNOWN
-        if self._is_strict and not is_apart(op):
-            return Reduction.MIXED
-        rows = kept_apart(self._application(tensor, inputs))
-        return self.note(tensor, Reduction.ROWS, rows)
+        is_divided = has_rows(tensor)
+        return self._of_rows(tensor, inputs) if is_divided else Reduction.UNKNOWN
 
     def _read(
         self, op: tf.Operation, name: str, given: Sequence[Any]

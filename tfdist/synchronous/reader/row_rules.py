@@ -12,10 +12,8 @@ from tfdist.synchronous.reader.rows import (
     NotOwnError,
     Rows,
     Rules,
-    check_spared,
-    constants_only,
-    rows_only,
-    same,
+    common,
+    require,
     together,
     unless_by_row,
 )
@@ -29,11 +27,10 @@ def follow(application: Application) -> Rows | None:
     Raises:
         NotOwnError: If they may depend on other examples than their own.
     """
-    rule = _RULES.get(application.op.type)
-    if rule is None:
-        raise NotOwnError
+    name = application.op.type
+    require(name in _RULES, Reduction.TAKEN if name == "Range" else Reduction.MIXED)
     _check_seed(application)
-    return rule(application)
+    return _RULES[name](application)
 
 
 def _check_seed(at: Application) -> None:
@@ -41,14 +38,10 @@ def _check_seed(at: Application) -> None:
 
     One process draws from such a seed once, for all rows.
     """
-    if not at.op.type.startswith("Stateless"):
-        return
-    names = [each.name for each in at.op.op_def.input_arg]
-    seeds = [
-        o for name, o in zip(names, at.operands, strict=True) if name in ("seed", "key")
-    ]
-    if any(each.kind is Reduction.SAME for each in seeds):
-        raise NotOwnError(Reduction.TAKEN)
+    if at.op.type.startswith("Stateless"):
+        for argument, each in zip(at.op.op_def.input_arg, at.operands, strict=True):
+            is_seed = argument.name in ("seed", "key")
+            require(not is_seed or each.kind is not Reduction.SAME, Reduction.TAKEN)
 
 
 @_RULES.of("""
@@ -76,90 +69,56 @@ def _one_of_many(at: Application) -> Rows:
     return together([at.operands[at.output.value_index]], at.rank)
 
 
-@_RULES.of("LookupTableFindV2 ResourceGather")
-def _looked_up(at: Application) -> Rows:
-    return at.rows_at(1)
-
-
-@_RULES.of("""
-    Cumsum Cumprod CumulativeLogsumexp ReverseV2 Roll
-    Sum Mean Max Min Prod All Any EuclideanNorm ArgMax ArgMin
-""")
-def _along_other_axes(at: Application) -> Rows:
-    of, *_, axes = at.operands
-    check_spared(axes.axes(), len(of.shape))
-    return at.rows_at(0)
-
-
-# How many of the last axes of their first input these combine.
-_LAST_AXES = {
-    1: """
-    Softmax LogSoftmax TopK TopKV2 NthElement FFT IFFT RFFT IRFFT MatrixDiag MatrixDiagV2
-    MatrixDiagV3
-    """,
-    2: """
-    MatrixBandPart MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixInverse
-    MatrixDeterminant LogMatrixDeterminant Cholesky Qr Svd SelfAdjointEigV2 FFT2D IFFT2D
-    RFFT2D IRFFT2D MatrixSolve MatrixTriangularSolve
-    """,
-    3: "AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB",
-}
-
-
-@_RULES.of(" ".join(_LAST_AXES.values()))
-def _along_last_axes(at: Application) -> Rows:
-    rows_only(at.operands)
-    rows = same([each.rows for each in at.operands if each.rows])
+@_RULES.of("Softmax LogSoftmax TopK TopKV2 NthElement FFT IFFT RFFT IRFFT", 1)
+@_RULES.of("MatrixDiag MatrixDiagV2 MatrixDiagV3", 1)
+@_RULES.of("MatrixBandPart MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3", 2)
+@_RULES.of("MatrixInverse MatrixDeterminant LogMatrixDeterminant Cholesky Qr Svd", 2)
+@_RULES.of("MatrixSolve MatrixTriangularSolve SelfAdjointEigV2", 2)
+@_RULES.of("FFT2D IFFT2D RFFT2D IRFFT2D", 2)
+@_RULES.of("AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB", 3)
+def _along_last_axes(at: Application, count: int) -> Rows:
+    """Returns the rows of what combines the last axes of its first input."""
     rank = len(at.operands[0].shape)
-    count = next(n for n, names in _LAST_AXES.items() if at.op.type in names.split())
+    rows = together(at.operands, rank)
     # Or else the rows are along an axis that it combines.
-    if at.operands[0].rows is None or rank <= count:
-        raise NotOwnError
-    return unless_by_row(rows, [o for o in at.operands if len(o.shape) == rank], rank)
+    require(at.operands[0].rows is not None and rank > count)
+    return rows
 
 
 @_RULES.of("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2")
 def _of_two_for_each(at: Application) -> Rows:
-    pair = at.operands[:2]
-    rows_only(at.operands)
-    rows = same([each.rows for each in pair if each.rows])
-    for each in pair:
+    rows = common(at.operands)
+    for each in at.operands[:2]:
         unless_by_row(rows, [each], len(each.shape))
     return rows
 
 
+@_RULES.of("LookupTableFindV2 ResourceGather", 1)
+# The first input of a transposed convolution is a shape.
+@_RULES.of(
+    "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput", 2, 0
+)
 @_RULES.of("""
     BiasAdd Conv Conv2D Conv3D DepthwiseConv2dNative Dilation2D MaxPool MaxPoolV2 MaxPool3D AvgPool
     AvgPool3D MaxPoolWithArgmax LRN DepthToSpace SpaceToDepth ResizeBilinear ResizeBicubic
     ResizeNearestNeighbor ResizeArea ScaleAndTranslate ExtractImagePatches
     ExtractVolumePatches Multinomial StatelessMultinomial
-    Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput
 """)
-def _leading(at: Application) -> Rows:
-    if "BackpropInput" in at.op.type:
-        # A transposed convolution: its first input is a shape.
-        constants_only(at.operands[1:2])
-        rows = at.operands[2].rows
-    else:
-        rows = at.rows_at(0)
-    if rows is None:
-        raise NotOwnError
-    return rows
+def _of_one_input(at: Application, place: int = 0, but: int | None = None) -> Rows:
+    return at.rows_at(place, but=but)
 
 
 @_RULES.of("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseMatMul Einsum")
 def _product_of_tensors(at: Application) -> Rows:
-    rows_only(at.operands)
+    rows = common(at.operands)
     terms, result = _as_einsum(at)
     label = _label_of_rows(at, terms)
-    if _spelled(result, at.rank)[:1] != [label]:
-        raise NotOwnError
+    require(_spelled(result, at.rank)[:1] == [label])
     for term, each in zip(terms, at.operands, strict=True):
         labels = _spelled(term, len(each.shape))
         is_by_row = label in labels and each.shape[labels.index(label)] != 1
-        if labels.count(label) > 1 or (not each.rows and is_by_row):
-            raise NotOwnError
-    return same([each.rows for each in at.operands if each.rows])
+        require(labels.count(label) <= 1 and (bool(each.rows) or not is_by_row))
+    return rows
 
 
 def contracts_rows(at: Application) -> bool:
@@ -167,9 +126,8 @@ def contracts_rows(at: Application) -> bool:
     if at.op.type not in ("MatMul", "BatchMatMulV2", "Einsum"):
         return True
     try:
-        rows_only(at.operands)
+        common(at.operands)
         _label_of_rows(at, _as_einsum(at)[0])
-        same([each.rows for each in at.operands if each.rows])
     except NotOwnError:
         return False
     return True
@@ -194,8 +152,7 @@ def _label_of_rows(at: Application, terms: list[str]) -> str:
         for term, each in zip(terms, at.operands, strict=True)
         if each.rows
     }
-    if len(labels) != 1:
-        raise NotOwnError
+    require(len(labels) == 1)
     return labels.pop()
 
 

@@ -42,6 +42,12 @@ class NotOwnError(Exception):
         self.kind = kind
 
 
+def require(holds: bool, kind: Reduction = Reduction.MIXED) -> None:
+    """Raises a `NotOwnError` of a kind unless something holds."""
+    if not holds:
+        raise NotOwnError(kind)
+
+
 @dataclass(frozen=True)
 class Operand:
     """An input of an operation."""
@@ -53,25 +59,20 @@ class Operand:
     @property
     def shape(self) -> list[int | None]:
         """The static shape; a `NotOwnError` if not even the number of axes is known."""
-        if self.tensor.shape.rank is None:
-            raise NotOwnError
+        require(self.tensor.shape.rank is not None)
         return list(self.tensor.shape)
-
-    @property
-    def value(self) -> Any:
-        """The value as an array, or None if it is not a constant of the graph."""
-        return constant(self.tensor)
 
     def axes(self) -> list[int]:
         """Returns the elements of a constant; a `NotOwnError` for anything else."""
-        if self.value is None:
-            raise NotOwnError
-        return [int(each) for each in self.value.ravel()]
+        value = constant(self.tensor)
+        require(value is not None)
+        return [int(each) for each in value.ravel()]
 
     def element(self, place: int) -> Any:
         """Returns an element of a vector if that one is a constant, else None."""
-        if self.value is not None:
-            return self.value.ravel()[place]
+        value = constant(self.tensor)
+        if value is not None:
+            return value.ravel()[place]
         op = self.tensor.op
         packs = op.type == "Pack" and len(op.inputs) > place
         return constant(op.inputs[place]) if packs else None
@@ -101,8 +102,7 @@ class Application:
     @property
     def rank(self) -> int:
         """The number of dimensions of the output."""
-        if self.output.shape.rank is None:
-            raise NotOwnError
+        require(self.output.shape.rank is not None)
         return int(self.output.shape.rank)
 
     def is_same_at(self, vector: Operand, place: int) -> bool:
@@ -112,16 +112,18 @@ class Application:
         op = vector.tensor.op
         return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
 
-    def rows_at(self, place: int) -> Rows:
-        """Returns the rows of an input, while all others are constants."""
-        constants_only([o for i, o in enumerate(self.operands) if i != place])
+    def rows_at(self, place: int, *, but: int | None = None) -> Rows:
+        """Returns the rows of an input, while all others but one are constants."""
+        constants_only(
+            [o for i, o in enumerate(self.operands) if i not in (place, but)]
+        )
         rows = self.operands[place].rows
         if rows is None:
             raise NotOwnError
         return rows
 
 
-Rule = Callable[[Application], Rows | None]
+Rule = Callable[..., Rows | None]
 """Returns where the rows of an operation's output are; a `NotOwnError` if they meet.
 
 None if they are all alike, along another axis than the first.
@@ -131,11 +133,17 @@ None if they are all alike, along another axis than the first.
 class Rules(dict[str, Rule]):
     """The rule for each type of operation."""
 
-    def of(self, types: str) -> Callable[[Rule], Rule]:
-        """Returns a decorator of the rule for some types, separated by spaces."""
+    def of(self, types: str, *places: Any) -> Callable[[Rule], Rule]:
+        """Returns a decorator of the rule for some types, separated by spaces.
+
+        Args:
+            types: The types.
+            places: Further arguments of the rule for these types, such as the place of the
+                input that has the rows.
+        """
 
         def register(rule: Rule) -> Rule:
-            self.update(dict.fromkeys(types.split(), rule))
+            self.update(dict.fromkeys(types.split(), lambda at: rule(at, *places)))
             return rule
 
         return register
@@ -164,35 +172,31 @@ def kept_apart(at: Application) -> Rows | None:
 
 def together(operands: Sequence[Operand], rank: int) -> Rows:
     """Returns the rows of tensors that were combined one by one, by their last axes."""
-    rows_only(operands)
-    if any(each.rows and len(each.shape) != rank for each in operands):
-        raise NotOwnError
-    rows = same([each.rows for each in operands if each.rows])
+    rows = common(operands)
+    require(all(len(each.shape) == rank for each in operands if each.rows))
     return unless_by_row(rows, operands, rank)
 
 
-def same(found: Sequence[Rows]) -> Rows:
-    """Returns the one order that rows of several tensors have."""
+def common(operands: Sequence[Operand]) -> Rows:
+    """Returns the one order that rows of tensors have. All others must be constants."""
+    rows_only(operands)
+    found = [each.rows for each in operands if each.rows]
     orders = {each.order for each in found} - {None}
-    if not found or len(orders) > 1:
-        raise NotOwnError
+    require(bool(found) and len(orders) <= 1)
     return Rows(orders.pop() if orders else None)
 
 
 def rows_only(operands: Sequence[Operand]) -> None:
     """Checks that no operand is a number computed from all rows, or has them elsewhere."""
     kinds = {each.kind for each in operands} - CONSTANTS - {Reduction.ROWS}
-    if kinds:
-        is_number = kinds <= {Reduction.COUNT, Reduction.SHAPE}
-        raise NotOwnError(Reduction.TAKEN if is_number else Reduction.MIXED)
-    if any(each.kind is Reduction.ROWS and each.rows is None for each in operands):
-        raise NotOwnError
+    is_number = kinds <= {Reduction.COUNT, Reduction.SHAPE}
+    require(not kinds, Reduction.TAKEN if is_number else Reduction.MIXED)
+    require(all(each.rows for each in operands if each.kind is Reduction.ROWS))
 
 
 def constants_only(operands: Sequence[Operand]) -> None:
     """Checks that all operands are constants."""
-    if any(each.kind not in CONSTANTS for each in operands):
-        raise NotOwnError
+    require(all(each.kind in CONSTANTS for each in operands))
 
 
 def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
@@ -200,9 +204,8 @@ def unless_by_row(rows: Rows, operands: Sequence[Operand], rank: int) -> Rows:
 
     Such a constant counts the rows from the first one of the replica.
     """
-    for each in operands:
-        if each.rows is None and len(each.shape) == rank and each.shape[0] != 1:
-            raise NotOwnError
+    found = [each.shape for each in operands if each.rows is None]
+    require(all(shape[0] == 1 for shape in found if len(shape) == rank))
     return rows
 
 
@@ -210,5 +213,4 @@ def check_spared(
     axes: Sequence[int], rank: int, kind: Reduction = Reduction.MIXED
 ) -> None:
     """Checks that an operation does not work along the axis of the rows."""
-    if 0 in {axis % rank for axis in axes}:
-        raise NotOwnError(kind)
+    require(all(axis % rank for axis in axes), kind)

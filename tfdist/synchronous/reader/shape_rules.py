@@ -12,9 +12,9 @@ from tfdist.synchronous.reader.rows import (
     Rows,
     Rules,
     check_spared,
+    common,
     constants_only,
-    rows_only,
-    same,
+    require,
     together,
     unless_by_row,
 )
@@ -24,28 +24,50 @@ RULES = Rules()
 """Part of those of `row_rules`."""
 
 
-@RULES.of("Transpose ConjugateTranspose")
-def _transpose(at: Application) -> Rows:
-    if at.operands[1].axes()[0]:
-        raise NotOwnError
+@RULES.of("Transpose ConjugateTranspose", 1)
+@RULES.of("Pad PadV2 MirrorPad", 2)
+def _first_axis_kept(at: Application, count: int) -> Rows:
+    # The first numbers are the place, or the padding, of the axis of the rows.
+    require(not any(at.operands[1].axes()[:count]))
     return at.rows_at(0)
 
 
-@RULES.of("ExpandDims OneHot Pack")
-def _with_another_axis(at: Application) -> Rows:
-    is_expand = at.op.type == "ExpandDims"
-    place = at.operands[1].axes()[0] if is_expand else at.op.get_attr("axis")
-    check_spared([place], at.rank)
-    return together(at.operands, at.rank - 1) if at.op.type == "Pack" else at.rows_at(0)
+@RULES.of("ExpandDims", 0, 1)
+@RULES.of("OneHot", 0, "axis")
+@RULES.of("Cumsum Cumprod CumulativeLogsumexp ReverseV2 Roll", 0, -1)
+@RULES.of("Sum Mean Max Min Prod All Any EuclideanNorm ArgMax ArgMin", 0, -1)
+@RULES.of("Unpack", 0, "axis", Reduction.TAKEN)
+@RULES.of("Split", 1, 0, Reduction.TAKEN)
+@RULES.of("SplitV", 0, 2, Reduction.TAKEN)
+def _along_other_axes(
+    at: Application, of: int, axes: int | str, kind: Reduction = Reduction.MIXED
+) -> Rows:
+    """Returns the rows of an input, unless the operation works along their axis.
+
+    Args:
+        at: The operation.
+        of: The place of the input.
+        axes: The place of the axes, or the attribute that has the axis.
+        kind: The kind of the result if one of them is the axis of the rows.
+    """
+    rows, rank = at.rows_at(of), max(at.rank, len(at.operands[of].shape))
+    found = (
+        [at.op.get_attr(axes)] if isinstance(axes, str) else at.operands[axes].axes()
+    )
+    check_spared(found, rank, kind)
+    return rows
+
+
+@RULES.of("Pack")
+def _pack(at: Application) -> Rows:
+    check_spared([at.op.get_attr("axis")], at.rank)
+    return together(at.operands, at.rank - 1)
 
 
 @RULES.of("Squeeze")
 def _squeeze(at: Application) -> Rows:
-    axes = at.op.get_attr("squeeze_dims")
     # Without axes, a batch of one example would lose its own.
-    if not axes:
-        raise NotOwnError
-    check_spared(axes, len(at.operands[0].shape))
+    check_spared(at.op.get_attr("squeeze_dims") or [0], len(at.operands[0].shape))
     return at.rows_at(0)
 
 
@@ -62,8 +84,7 @@ def _reshape(at: Application) -> Rows:
         size if static is None and isinstance(size, int) and size >= 0 else static
         for size, static in zip(found, output, strict=True)
     ]
-    if not new or new[0]:
-        raise NotOwnError
+    require(bool(new) and not new[0])
     if rows.order is None and set(own) <= {1}:
         # Equal numbers, in whatever shape.
         return rows
@@ -109,28 +130,16 @@ def _is_single(order: Any) -> bool:
 def _concat(at: Application) -> Rows:
     *parts, axis = at.operands
     (place,) = axis.axes()
-    rows_only(parts)
-    rows = same([each.rows for each in parts if each.rows])
+    rows = common(parts)
     if place % at.rank:
         return unless_by_row(rows, parts, at.rank)
-    if any(each.rows is None for each in parts):
-        raise NotOwnError(Reduction.TAKEN)
+    require(all(each.rows for each in parts), Reduction.TAKEN)
     return _in_blocks(rows, len(parts))
 
 
 def _in_blocks(rows: Rows, count: int) -> Rows:
     """Returns rows that come `count` times, one block after the other."""
-    if count == 1:
-        return rows
-    return Rows((*(rows.order or ()), "blocks", count))
-
-
-@RULES.of("Pad PadV2 MirrorPad")
-def _pad(at: Application) -> Rows:
-    # The first two numbers are those of the axis of the rows.
-    if any(at.operands[1].axes()[:2]):
-        raise NotOwnError
-    return at.rows_at(0)
+    return rows if count == 1 else Rows((*(rows.order or ()), "blocks", count))
 
 
 def _axis_of_copies(tensor: Any, at: Application) -> int:
@@ -160,8 +169,7 @@ def _copied(at: Application) -> Rows | None:
         return together([of], at.rank)
     constants_only([shape])
     count = shape.element(0)
-    if count is None:
-        raise NotOwnError
+    require(count is not None)
     # Copies of rows that are alike are as many more of them.
     return of.rows if of.rows.order is None else _in_blocks(of.rows, int(count))
 
@@ -171,15 +179,15 @@ def _copied(at: Application) -> Rows | None:
     StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal
     StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2
     StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomGetKeyCounter StatefulUniform
-    StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniformInt
+    StatelessRandomUniformFullIntV2 StatelessRandomGetKeyCounter
     ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 StatelessRandomGammaV3
     StatelessRandomBinomial
 """)
-def _made(at: Application) -> Rows:
+# The generator and its algorithm come before the shape.
+@RULES.of("StatefulUniform StatefulStandardNormalV2", 2)
+@RULES.of("StatefulTruncatedNormal StatefulUniformInt", 2)
+def _made(at: Application, place: int = 0) -> Rows:
     """Returns where rows are that are all alike, and whose number a shape gives."""
-    # The generator and its algorithm come before the shape.
-    place = 2 if at.op.type.startswith("Stateful") else 0
     shape = at.operands[place]
     constants_only([each for i, each in enumerate(at.operands) if i != place])
     return _counted(at, shape)
@@ -187,62 +195,36 @@ def _made(at: Application) -> Rows:
 
 def _counted(at: Application, shape: Operand) -> Rows:
     op = shape.tensor.op
-    if not _is_of_shapes(shape.tensor, at) or shape.kind in CONSTANTS:
-        raise NotOwnError
+    require(_is_of_shapes(shape.tensor, at) and shape.kind not in CONSTANTS)
     if op.type == "Shape" and at.rows_of(op.inputs[0]):
         return Rows(None)
     found = sizes(shape.tensor, at.rows_of) or []
     unknown = [i for i, size in enumerate(at.output.shape) if size is None]
-    if EXAMPLES in found[1:] or (found[:1] != [EXAMPLES] and unknown != [0]):
-        raise NotOwnError
+    require(EXAMPLES not in found[1:] and (found[:1] == [EXAMPLES] or unknown == [0]))
     return Rows(None)
-
-
-@RULES.of("Range")
-def _numbered(at: Application) -> Rows:
-    raise NotOwnError(Reduction.TAKEN)
-
-
-# The places of what is divided, and of the axis; an Unpack has that as an attribute.
-_DIVIDED: dict[str, tuple[int, int | None]]
-_DIVIDED = {"Unpack": (0, None), "Split": (1, 0), "SplitV": (0, 2)}
-
-
-@RULES.of(" ".join(_DIVIDED))
-def _divided(at: Application) -> Rows:
-    of, axis = _DIVIDED[at.op.type]
-    rows = at.rows_at(of)
-    place = at.op.get_attr("axis") if axis is None else at.operands[axis].axes()[0]
-    check_spared([place], len(at.operands[of].shape), Reduction.TAKEN)
-    return rows
 
 
 @RULES.of("StridedSlice")
 def _strided_slice(at: Application) -> Rows:
     of, begin, end, strides = at.operands
     count = begin.shape[0]
-    if of.rows is None or count is None:
-        raise NotOwnError(Reduction.TAKEN)
+    require(of.rows is not None and count is not None, Reduction.TAKEN)
     from_start, to_end, ellipsis, new, one = (
         [bool(at.op.get_attr(f"{name}_mask") >> i & 1) for i in range(count)]
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     )
     covered = len(of.shape) - count + sum(map(max, ellipsis, new))
     # An ellipsis may stand for no axis, and leave that of the rows to the next index.
-    if new[0] or (ellipsis[0] and not covered):
-        raise NotOwnError
-    for i in range(count):
-        if ellipsis[i] or new[i]:
-            continue
-        if i == 0:
-            starts = from_start[i] or begin.element(i) == 0
-            # All rows in their order: whatever else there is selects by position.
-            if one[i] or strides.element(i) != 1 or not (starts and to_end[i]):
-                raise NotOwnError(Reduction.TAKEN)
-        else:
-            edges = [(begin, from_start[i]), (end, to_end[i]), (strides, False)]
-            if not all(is_open or at.is_same_at(edge, i) for edge, is_open in edges):
-                raise NotOwnError
+    require(not new[0] and (bool(covered) or not ellipsis[0]))
+    if not ellipsis[0]:
+        starts = from_start[0] or begin.element(0) == 0
+        # All rows in their order: whatever else there is selects by position.
+        is_whole = starts and to_end[0] and not one[0]
+        require(is_whole and strides.element(0) == 1, Reduction.TAKEN)
+    for i in range(1, count):
+        edges = [(begin, from_start[i]), (end, to_end[i]), (strides, False)]
+        are_same = (is_open or at.is_same_at(edge, i) for edge, is_open in edges)
+        require(ellipsis[i] or new[i] or all(are_same))
     return of.rows
 
 
@@ -250,14 +232,10 @@ def _strided_slice(at: Application) -> Rows:
 def _gather(at: Application) -> Rows:
     of, indices, axis = at.operands
     batch, place = at.op.get_attr("batch_dims"), axis.axes()[0] % len(of.shape)
-    if of.rows and not place:
-        raise NotOwnError(
-            Reduction.TAKEN if indices.kind in CONSTANTS else Reduction.MIXED
-        )
-    rows_only([of, indices])
-    if of.rows is None and (batch or place):
-        raise NotOwnError
-    if of.rows and indices.rows and not batch:
-        raise NotOwnError
-    rows = same([each.rows for each in (of, indices) if each.rows])
+    is_taken = indices.kind in CONSTANTS
+    require(not of.rows or place != 0, Reduction.TAKEN if is_taken else Reduction.MIXED)
+    rows = common([of, indices])
+    if of.rows is None:
+        require(not batch and not place)
+    require(bool(batch) or not (of.rows and indices.rows))
     return unless_by_row(rows, [indices], len(indices.shape)) if batch else rows

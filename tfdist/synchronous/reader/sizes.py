@@ -40,8 +40,14 @@ def of_shape(
     op, shape = tensor.op, inputs[0]
     if op.type in ("Identity", "Cast"):
         return Reduction.SHAPE
-    measured = _measured_by(shape)
-    if measured is None or measured.ref() not in with_rows:
+    measure = shape
+    while measure.op.type not in MEASURES and (before := inputs_of(measure)):
+        measure = before[0]
+    if measure.op.type not in MEASURES:
+        # A function was given the shape.
+        return Reduction.UNKNOWN
+    measured = measure.op.inputs[measure.value_index]
+    if measured.ref() not in with_rows:
         return Reduction.UNKNOWN
     if op.type == "Prod":
         return count(tensor, measured)
@@ -56,34 +62,31 @@ def of_shape(
     return count(tensor, measured) if tensor.shape.rank == 0 else Reduction.SHAPE
 
 
-def _measured_by(shape: Any) -> Any:
-    """Returns the tensor whose shape this is; None for one that a function was given."""
-    while shape.op.type not in MEASURES:
-        inputs = inputs_of(shape)
-        if not inputs:
-            return None
-        shape = inputs[0]
-    return shape.op.inputs[shape.value_index]
-
-
-def sizes(vector: Any, rows_of: RowsOf) -> list[Size] | None:
-    """Returns the elements of a shape, or None if not even their number is known."""
-    value = constant(vector)
+def sizes(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
+    """Returns the elements of a shape, or one number; None if their number is not known."""
+    value = constant(tensor)
     if value is not None:
         return [int(each) for each in np.ravel(value)]
-    op = vector.op
+    op = tensor.op
     if op.type in ("Cast", "Identity"):
         return sizes(op.inputs[0], rows_of)
     if op.type == "Shape":
         return _measured(op.inputs[0], rows_of)
     if op.type == "Pack":
-        return [_scalar(each, rows_of) for each in op.inputs]
+        found = [sizes(each, rows_of) or [] for each in op.inputs]
+        return [each[0] if len(each) == 1 else None for each in found]
     if op.type == "ConcatV2":
         parts = [sizes(each, rows_of) for each in list(op.inputs)[:-1]]
         return None if None in parts else [s for part in parts for s in part or []]
     if op.type in ("GatherV2", "Slice", "StridedSlice"):
         return _selected(op, rows_of)
-    count = vector.shape[0] if vector.shape.rank == 1 else None
+    if op.type == "Prod" and tensor.shape.rank == 0:
+        factors = [each for each in sizes(op.inputs[0], rows_of) or [None] if each != 1]
+        numbers = [each for each in factors if isinstance(each, int)]
+        if len(factors) != 1:
+            factors = [prod(numbers) if numbers == factors else None]
+        return factors
+    count = tensor.shape[0] if tensor.shape.rank == 1 else None
     return None if count is None else [None] * count
 
 
@@ -98,7 +101,8 @@ def _measured(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
 
 
 def _selected(op: Any, rows_of: RowsOf) -> list[Size] | None:
-    of = sizes(op.inputs[0], rows_of)
+    # One of another rank has other places than its elements.
+    of = sizes(op.inputs[0], rows_of) if op.inputs[0].shape.rank == 1 else None
     places = [constant(each) for each in list(op.inputs)[1:]]
     if of is None or any(each is None for each in places):
         return None
@@ -112,22 +116,3 @@ def _selected(op: Any, rows_of: RowsOf) -> list[Size] | None:
     begin = None if op.get_attr("begin_mask") & 1 else first
     end = None if op.get_attr("end_mask") & 1 else last
     return of[begin : end : step[0]]
-
-
-def _scalar(tensor: Any, rows_of: RowsOf) -> Size:
-    value = constant(tensor)
-    if value is not None:
-        return int(value)
-    op = tensor.op
-    if op.type in ("Cast", "Identity"):
-        return _scalar(op.inputs[0], rows_of)
-    if op.type == "Prod":
-        found = [each for each in sizes(op.inputs[0], rows_of) or [None] if each != 1]
-        if len(found) == 1:
-            return found[0]
-        numbers = [each for each in found if isinstance(each, int)]
-        return prod(numbers) if len(numbers) == len(found) else None
-    if op.type in ("GatherV2", "StridedSlice") and op.inputs[0].shape.rank == 1:
-        found = _selected(op, rows_of) or []
-        return found[0] if len(found) == 1 else None
-    return None
