@@ -1,6 +1,7 @@
 """A worker that loads what the chief has not written yet is told to wait for it."""
 
 import contextlib
+import gc
 import sys
 import zipfile
 from types import SimpleNamespace
@@ -257,6 +258,32 @@ def test_what_a_worker_is_told_is_there_when_the_other_has_ended():
         assert board.told(["a"]) == [number]
     board.tell("a", 3)
     assert board.told(["a"]) == [2]
+    del server
+
+
+def test_a_worker_that_has_ended_is_neither_told_nor_asked_to_close(monkeypatch):
+    asked = []
+    session = tf.compat.v1.Session
+
+    def run(self, *args):
+        asked.append("run")
+        return super(session, self).run(*args)
+
+    me, other = (tf_config.Task("worker", index) for index in range(2))
+    addresses = dict(zip((me, other), free_addresses(2), strict=True))
+    alone = tf.train.ClusterSpec({"worker": {1: addresses[other]}})
+    server = tf.distribute.Server(alone, "worker", 1)
+    monkeypatch.setattr(session, "run", run)
+    monkeypatch.setattr(session, "close", lambda self: asked.append("close"))
+    board = Board(addresses, me)
+    board.tell("a", 1)
+    assert asked == ["run"]
+    # Each of these requests would wait for seconds.
+    monkeypatch.setattr("tfdist.cluster.board.unreachable", list)
+    board.tell("a", 2)
+    del board
+    gc.collect()
+    assert asked == ["run"]
     del server
 
 

@@ -17,6 +17,17 @@ _TIMEOUT_MS = 10_000
 _NOTHING = -1
 
 
+class LeftOpen(tf.compat.v1.Session):
+    """A session on another task's server, which forgets it when that task ends.
+
+    To close a session, TensorFlow asks the server, also when the session is deleted and when
+    Python exits. For a server that has gone, it waits as long as an operation may take.
+    """
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 class Board:
     """The last number under each key that other workers have told this one.
 
@@ -49,15 +60,15 @@ class Board:
 
         self._graph, self._addresses, self._me = graph, addresses, me
         self._own = self._session(me)
-        self._sessions: dict[tf_config.Task, tf.compat.v1.Session] = {}
+        self._sessions: dict[tf_config.Task, LeftOpen] = {}
 
-    def _session(self, task: tf_config.Task) -> tf.compat.v1.Session:
+    def _session(self, task: tf_config.Task) -> LeftOpen:
         # Without the filter, it would wait for every task of the cluster.
         config = tf.compat.v1.ConfigProto(
             device_filters=[task.device], operation_timeout_in_ms=_TIMEOUT_MS
         )
         target = f"grpc://{self._addresses[task]}"
-        return tf.compat.v1.Session(target, graph=self._graph, config=config)
+        return LeftOpen(target, graph=self._graph, config=config)
 
     def tell(self, key: str, number: int) -> None:
         """Tells all other workers a number.
@@ -70,10 +81,10 @@ class Board:
                 self._has_told(task, key, number)
 
     def _has_told(self, task: tf_config.Task, key: str, number: int) -> bool:
-        session = self._sessions.pop(task, None)
-        if session is None and unreachable({task: self._addresses[task]}):
+        # A session waits for a server that has gone.
+        if unreachable({task: self._addresses[task]}):
             return False
-        session = session or self._session(task)
+        session = self._sessions.pop(task, None) or self._session(task)
         with contextlib.suppress(tf.errors.OpError):
             session.run(self._put, {self._keys: [key], self._numbers: [number]})
             self._sessions[task] = session

@@ -5,7 +5,6 @@ Messages are variables on the server. A peer reads them with a graph of a few op
 and each read has a deadline. Nothing is kept on the server for a reader that dies.
 """
 
-import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_config
+from tfdist.cluster.board import LeftOpen
 from tfdist.cluster.startup import unreachable
 from tfdist.local_update.message import (
     LEFT,
@@ -29,7 +29,6 @@ _SLOTS = 2
 _ASIDE = 2  # the place next to them
 _EVERY_KEY = (1 << 63) - 1
 
-# The last one is that of a read whose session another read has closed.
 _ENDED = (
     tf.errors.AbortedError,
     tf.errors.UnavailableError,
@@ -53,7 +52,7 @@ class Mailboxes:
         task, own = self._tasks[me]
         self._timeout = timeout
         self._graph = _Graph(header_bytes(len(addresses)))
-        self._sessions: dict[int, tf.compat.v1.Session] = {}
+        self._sessions: dict[int, LeftOpen] = {}
         self._lock = threading.Lock()
         # The server computes nothing, so it needs no GPU memory.
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
@@ -119,8 +118,10 @@ class Mailboxes:
         except tf.errors.FailedPreconditionError:
             return None  # Its server listens, and has no variables yet.
         except _ENDED as error:
-            # Another read may have connected to its next process meanwhile.
-            self._close(worker, session)
+            with self._lock:
+                # Another read may have connected to its next process meanwhile.
+                if self._sessions.get(worker) is session:
+                    del self._sessions[worker]
             raise GoneError from error
         except tf.errors.DeadlineExceededError as error:
             raise (GoneError if self.is_gone(worker) else SilentError) from error
@@ -133,25 +134,15 @@ class Mailboxes:
     def forget(self, worker: int) -> None:
         """Makes the next read connect again: to a process that was started again."""
         with self._lock:
-            session = self._sessions.get(worker)
-        if session is not None:
-            self._close(worker, session)
+            self._sessions.pop(worker, None)
 
-    def _close(self, worker: int, session: tf.compat.v1.Session) -> None:
-        with self._lock:
-            if self._sessions.get(worker) is not session:
-                return
-            del self._sessions[worker]
-        # Closing asks the server, which may be gone.
-        threading.Thread(target=_close, args=(session,), daemon=True).start()
-
-    def _session(self, worker: int) -> tf.compat.v1.Session:
+    def _session(self, worker: int) -> LeftOpen:
         with self._lock:
             if worker not in self._sessions:
                 config = tf.compat.v1.ConfigProto(
                     operation_timeout_in_ms=int(1000 * self._timeout)
                 )
-                self._sessions[worker] = tf.compat.v1.Session(
+                self._sessions[worker] = LeftOpen(
                     f"grpc://{self._tasks[worker][1]}",
                     graph=self._graph.graph,
                     config=config,
@@ -214,8 +205,3 @@ def _slot(index: int) -> Any:
 
 def _read(slot: Any) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=slot, dtype=tf.uint8)
-
-
-def _close(session: tf.compat.v1.Session) -> None:
-    with contextlib.suppress(tf.errors.OpError):
-        session.close()
