@@ -15,8 +15,9 @@ import tfdist
 from tfdist.checkpoint import kept_fit
 from tfdist.checkpoint.fit_state import CheckpointMismatchError, announce
 from tfdist.checkpoint.keeper import Keeper
-from tfdist.checkpoint.kept_fit import KeptFit, OneProcess
+from tfdist.checkpoint.kept_fit import KeptFit
 from tfdist.checkpoint.store import CorruptCheckpointError
+from tfdist.research.model_parallel.pipeline.kept_data import OneProcess
 
 from ..support.deadline import DEADLINE
 from ..support.raising import raises

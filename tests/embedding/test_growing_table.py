@@ -273,7 +273,7 @@ def test_a_slot_whose_rows_differ_is_refused():
 
 @pytest.mark.parametrize("use", ["read", "numpy", "assign"])
 def test_the_rows_are_not_read_or_written_whole(use):
-    variable = table_of()._variable
+    variable = table_of().variable
     arguments = [np.zeros(variable.shape)] if use == "assign" else []
     call = getattr(variable, "read_value" if use == "read" else use)
     with raises(ReservedRowsError, "Lamb", "Adagrad"):
@@ -310,7 +310,7 @@ def known_of(table):
 
 
 def named(table, slot):
-    return [("t", table._variable), *([] if slot is None else [("s", slot)])]
+    return [("t", table.variable), *([] if slot is None else [("s", slot)])]
 
 
 def restore(saved, table, slot=None):

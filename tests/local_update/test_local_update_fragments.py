@@ -81,7 +81,7 @@ def model_of(value, layers=4):
 
 def sizes_of_messages(exchange):
     """The bytes of the payloads that a worker publishes from now on."""
-    transport, found = exchange._transport, []
+    transport, found = exchange.transport, []
     publish = transport.publish
 
     def note(message):

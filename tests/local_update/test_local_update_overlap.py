@@ -46,7 +46,7 @@ class Held:
 
 def test_local_steps_go_on_while_models_travel():
     crew = Crew(2)
-    held = Held(crew.exchanges[1]._transport)
+    held = Held(crew.exchanges[1].transport)
     both_are_here = threading.Barrier(2)
 
     def run(me, exchange):
@@ -69,7 +69,7 @@ def test_local_steps_go_on_while_models_travel():
 def test_what_is_exchanged_next_waits_for_the_mix_before():
     """The logs of an epoch have the key that they have on all workers."""
     crew = Crew(2)
-    held = Held(crew.exchanges[1]._transport)
+    held = Held(crew.exchanges[1].transport)
 
     def run(me, exchange):
         mixed = exchange.in_background(lambda: exchange.mean(np.full(2, float(me))))

@@ -251,7 +251,7 @@ def test_a_worker_that_starts_with_the_others_is_not_taken_for_one_that_was_lost
 def test_a_server_that_joins_last_is_not_taken_for_one_that_was_lost():
     crew = Crew(2)
     waits = threading.Event()
-    transport = crew.exchanges[1]._transport
+    transport = crew.exchanges[1].transport
     read = transport.read
     transport.read = lambda *place: waits.set() or read(*place)
 

@@ -38,7 +38,7 @@ def share_of(iterator):
     structure = BatchStructure(tf.TensorSpec([]))
     share = ShardedIterator(lambda: iterator, structure, Totals(True))
     assert share.values is iterator
-    share._open_values = None
+    share.open_values = None
     return share
 
 

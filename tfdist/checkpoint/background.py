@@ -8,6 +8,9 @@ from tfdist.cluster.liveness.step_error import reason
 
 _log = logging.getLogger("tfdist")
 
+DRAIN_SECONDS = 30.0
+"""The time that a failed `fit` waits for the checkpoint that is being written."""
+
 
 class BackgroundWriter:
     """Runs one function at a time in a background thread."""
@@ -44,3 +47,8 @@ class BackgroundWriter:
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.busy
+
+    def drain(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Waits a limited time, and gives up what is not written by then."""
+        if not self.wait(seconds):
+            _log.warning("abandoned a checkpoint that was still being written")

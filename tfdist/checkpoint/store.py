@@ -161,10 +161,13 @@ class CheckpointStore:
             raise
         self._prune()
 
-    @property
-    def has_corrupt(self) -> bool:
-        """True if a checkpoint was found corrupt."""
-        return bool(self._corrupt)
+    def check_readable(self, so_far: str = "") -> None:
+        """Checks that no checkpoint was found corrupt: call it if none can be read."""
+        if self._corrupt:
+            raise CorruptCheckpointError(
+                f"no checkpoint in {self.directory} can be read to its end{so_far}: remove "
+                "that directory to start from scratch"
+            )
 
     def _prune(self) -> None:
         for number in expired(self._numbers(), self._keep, self._corrupt):

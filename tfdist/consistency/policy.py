@@ -88,11 +88,9 @@ class Consistency(Protocol):
 
     def may_start(self, step: Step, state: State) -> bool:
         """Returns True if a step may read the weights and start; else it waits."""
-        ...
 
     def counts(self, gradient: Gradient, state: State) -> bool:
         """Returns True if a gradient is applied. If not, it is dropped."""
-        ...
 
 
 def check_consistency(policy: object) -> None:

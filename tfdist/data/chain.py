@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfdist._support.walks import reached
 from tfdist.data import chief_only_reasons
 from tfdist.data.file_readers import (
     FILES,
@@ -209,12 +210,7 @@ def _have_batch_of_strings(node: Any) -> None:
 def _reachable(definition: Any, end: str) -> Any:
     """Returns the part of a graph that a node needs."""
     nodes = by_name(definition.node)
-    pending, found = [end], {end}
-    while pending:
-        for name in map(name_of, nodes[pending.pop()].input):
-            if name not in found:
-                found.add(name)
-                pending.append(name)
+    found = reached([end], lambda name: map(name_of, nodes[name].input))
     part = type(definition)()
     part.versions.CopyFrom(definition.versions)
     part.node.extend(node for node in definition.node if node.name in found)

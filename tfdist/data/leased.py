@@ -102,16 +102,19 @@ class LeasedDataset(_tf.SameDataset):
         stages = (*self.stages, (name, open_lease))
         return LeasedDataset(leases, open_lease, None, has_batches, self.source, stages)
 
-    def _ordered(self, leases: tf.data.Dataset) -> "LeasedDataset":
-        """Returns a dataset with other leases."""
-        return LeasedDataset(
-            leases,
-            self._open,
-            self._whole,
-            self._has_batches,
-            self.source,
-            self.stages,
-        )
+    def _ordered(self, transformation: str, *args: Any, **options: Any) -> Any:
+        """Returns a dataset whose leases are transformed, and not what they read."""
+        leases = getattr(self.leases, transformation)(*args, **options)
+        how = self._has_batches, self.source, self.stages
+        return LeasedDataset(leases, self._open, self._whole, *how)
+
+    shuffle = functools.partialmethod(_ordered, "shuffle")
+    repeat = functools.partialmethod(_ordered, "repeat")
+    take = functools.partialmethod(_ordered, "take")
+    skip = functools.partialmethod(_ordered, "skip")
+    shard = functools.partialmethod(_ordered, "shard")
+    # Of the pipeline of leases, and of what reads them here.
+    with_options = functools.partialmethod(_ordered, "with_options")
 
     @_ending_in_the_program
     def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -199,34 +202,9 @@ class LeasedDataset(_tf.SameDataset):
         leases = self.leases.batch(batch_size, drop_remainder)
         return self._then(name, batched, leases, True)
 
-    def shuffle(self, *args: Any, **options: Any) -> Any:
-        """Shuffles the leases."""
-        return self._ordered(self.leases.shuffle(*args, **options))
-
-    def repeat(self, *args: Any, **options: Any) -> Any:
-        """Repeats the leases."""
-        return self._ordered(self.leases.repeat(*args, **options))
-
-    def take(self, *args: Any, **options: Any) -> Any:
-        """Takes the first leases."""
-        return self._ordered(self.leases.take(*args, **options))
-
-    def skip(self, *args: Any, **options: Any) -> Any:
-        """Skips the first leases."""
-        return self._ordered(self.leases.skip(*args, **options))
-
-    def shard(self, *args: Any, **options: Any) -> Any:
-        """Takes one lease of several."""
-        return self._ordered(self.leases.shard(*args, **options))
-
     def prefetch(self, *args: Any, **options: Any) -> Any:
         """Returns the dataset: leases are read ahead of their turn in any case."""
-        del args, options
         return self
-
-    def with_options(self, *args: Any, **kwargs: Any) -> Any:
-        """Sets options of the pipeline of leases, and of what reads them here."""
-        return self._ordered(self.leases.with_options(*args, **kwargs))
 
 
 def _one(*_: Any) -> tf.Tensor:

@@ -123,7 +123,7 @@ def _block_and_gradient(
             ]
             if not has_ids:
                 return tf.IndexedSlices(d_rows, numbers, tf.constant(shape)), by_weights
-            return _of_known_ids(d_rows, numbers, shape), by_weights
+            return of_known_ids(d_rows, numbers, shape), by_weights
 
     return block, gradient
 
@@ -138,7 +138,7 @@ def _gathered(table: tf.Tensor, numbers: tf.Tensor, dtype: tf.DType) -> tf.Tenso
     return _computable(rows)
 
 
-def _of_known_ids(
+def of_known_ids(
     d_rows: tf.Tensor, numbers: tf.Tensor, shape: list[int | None]
 ) -> tf.IndexedSlices:
     """Returns the gradient with respect to a table, but for ids that have no row."""

@@ -59,24 +59,14 @@ class Embedding(keras.layers.Embedding):
         partition_strategy: str = DIV,
         **kwargs: Any,
     ) -> None:
-        self._partitioner = checks.partitioner(partitioner)
-        self._partition_strategy = checks.partition_strategy(partition_strategy)
+        self.partitioner = checks.partitioner(partitioner)
+        self.partition_strategy = checks.partition_strategy(partition_strategy)
         super().__init__(input_dim, output_dim, *args, **kwargs)
-
-    @property
-    def partitioner(self) -> Partitioner | None:
-        """Decides the number of shards; None splits the rows over all ps."""
-        return self._partitioner
-
-    @property
-    def partition_strategy(self) -> str:
-        """`"div"` or `"mod"`."""
-        return self._partition_strategy
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        partitioner = self._partitioner or _over_all_ps
-        with partition_variables(partitioner, self._partition_strategy):
+        partitioner = self.partitioner or _over_all_ps
+        with partition_variables(partitioner, self.partition_strategy):
             super().build(input_shape)
         # Not `self.embeddings`, which with LoRA is a sum that Keras computes.
         _update_by_row(self._embeddings)
@@ -103,7 +93,7 @@ class Embedding(keras.layers.Embedding):
         # an unknown argument, and ignores one in the config of the dtype.
         config["dtype"] = {
             **config["dtype"],
-            "partition_strategy": self._partition_strategy,
+            "partition_strategy": self.partition_strategy,
         }
         return config
 
@@ -171,24 +161,14 @@ class EmbeddingBag(keras.layers.Layer):
         self.aggregate = checks.aggregate(aggregate)
         # As in `keras.layers.Embedding`: cast to half precision, large float ids round.
         self.autocast = False
-        self._partitioner = checks.partitioner(partitioner)
-        self._partition_strategy = checks.partition_strategy(partition_strategy)
+        self.partitioner = checks.partitioner(partitioner)
+        self.partition_strategy = checks.partition_strategy(partition_strategy)
         self._counter: LookupBytesCounter | None = None
-
-    @property
-    def partitioner(self) -> Partitioner | None:
-        """Decides the number of shards; None splits the rows over all ps."""
-        return self._partitioner
-
-    @property
-    def partition_strategy(self) -> str:
-        """`"div"` or `"mod"`."""
-        return self._partition_strategy
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
-        partitioner = self._partitioner or _over_all_ps
-        with partition_variables(partitioner, self._partition_strategy, rows_only=True):
+        partitioner = self.partitioner or _over_all_ps
+        with partition_variables(partitioner, self.partition_strategy, rows_only=True):
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,

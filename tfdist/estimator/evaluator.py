@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,21 +23,18 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _ALMOST_ZERO = 1e-9
 
 
+@dataclass(eq=False)
 class ChiefWatch:
     """Observes whether the chief responds.
 
     The chief may take `startup_timeout` seconds to start, `patience` to restart.
     """
 
-    def __init__(
-        self,
-        listens: Callable[[], bool],
-        startup_timeout: float,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
-        self._listens = listens
-        self._startup_timeout = startup_timeout
-        self._patience = patience
+    listens: Callable[[], bool]
+    startup_timeout: float
+    patience: float = PATIENCE_SECONDS
+
+    def __post_init__(self) -> None:
         self._seen = time.monotonic()
         self._was_seen = False
 
@@ -44,7 +42,7 @@ class ChiefWatch:
     def away(self) -> float:
         """The seconds for which the chief has not responded."""
         now = time.monotonic()
-        if self._listens():
+        if self.listens():
             self._seen, self._was_seen = now, True
         return now - self._seen
 
@@ -57,7 +55,7 @@ class ChiefWatch:
     def is_gone(self) -> bool:
         """True if the chief has not responded for too long to come back."""
         away = self.away
-        return away >= (self._patience if self._was_seen else self._startup_timeout)
+        return away >= (self.patience if self._was_seen else self.startup_timeout)
 
 
 def watch_chief(cluster: Cluster, startup_timeout: float) -> ChiefWatch | None:
@@ -70,15 +68,15 @@ def watch_chief(cluster: Cluster, startup_timeout: float) -> ChiefWatch | None:
     return ChiefWatch(lambda: not unreachable(address), startup_timeout)
 
 
+@dataclass(eq=False)
 class RetryingEvaluator:
     """Evaluates the newest checkpoint, and starts over if it is deleted meanwhile.
 
     The chief deletes its oldest checkpoints. A slow evaluator may still be reading one.
     """
 
-    def __init__(self, evaluator: Any, estimator: Any) -> None:
-        self._evaluator = evaluator
-        self._estimator = estimator
+    evaluator: Any
+    estimator: Any
 
     def evaluate_and_export(self) -> Any:
         """Returns the result of the evaluation and those of the exports.
@@ -86,9 +84,9 @@ class RetryingEvaluator:
         An evaluation that fails while its checkpoint is still there raises its own error.
         """
         while True:
-            newest = self._estimator.latest_checkpoint()
+            newest = self.estimator.latest_checkpoint()
             try:
-                return self._evaluator.evaluate_and_export()
+                return self.evaluator.evaluate_and_export()
             except (ValueError, tf.errors.OpError):
                 if newest is None or tf.io.gfile.exists(f"{newest}.index"):
                     raise
@@ -100,6 +98,7 @@ class RetryingEvaluator:
                 )
 
 
+@dataclass(eq=False)
 class EvaluationSchedule:
     """Decides when the next evaluation begins, and when the last one has ended.
 
@@ -117,25 +116,21 @@ class EvaluationSchedule:
         evaluated: The path of the checkpoint that was evaluated last.
     """
 
-    def __init__(
-        self,
-        newest: Callable[[], str | None],
-        max_steps: int | None,
-        watch: ChiefWatch | None,
-    ) -> None:
-        self._newest = newest
-        self._max_steps = max_steps
-        self._watch = watch
+    newest: Callable[[], str | None]
+    max_steps: int | None
+    watch: ChiefWatch | None
+
+    def __post_init__(self) -> None:
         self.evaluated: str | None = None
 
     def should_continue(self) -> bool:
         """Returns True to evaluate another checkpoint or to wait for one."""
-        if self._watch is None or not self._watch.is_gone or self._is_behind():
+        if self.watch is None or not self.watch.is_gone or self._is_behind():
             return True
         _log.warning(
             "the evaluator exits: no response from the chief for %.0f s, and its last "
             "checkpoint has been evaluated",
-            self._watch.away,
+            self.watch.away,
         )
         return False
 
@@ -146,25 +141,25 @@ class EvaluationSchedule:
             time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
 
     def _is_behind(self) -> bool:
-        return self._newest() not in (None, self.evaluated)
+        return self.newest() not in (None, self.evaluated)
 
     def _is_over(self) -> bool:
         if self._has_all_steps():
             return True
-        if self._watch is None:
+        if self.watch is None:
             return False
         # A chief that restarts costs one evaluation that comes early.
-        return self._watch.has_left if self._is_behind() else self._watch.is_gone
+        return self.watch.has_left if self._is_behind() else self.watch.is_gone
 
     def _has_all_steps(self) -> bool:
-        newest = self._newest()
-        if newest is None or not self._max_steps:
+        newest = self.newest()
+        if newest is None or not self.max_steps:
             return False
         try:
             step = tf.train.load_variable(newest, "global_step")
         except (ValueError, tf.errors.OpError):
             return False  # The chief has deleted it, and has written another one.
-        return bool(step >= self._max_steps)
+        return bool(step >= self.max_steps)
 
     @contextlib.contextmanager
     def told_to_end(self) -> Iterator[None]:
@@ -182,8 +177,8 @@ class EvaluationSchedule:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _end(self, *_: object) -> None:
-        newest = self._newest()
-        is_over = self._watch is None or self._watch.away > 0
+        newest = self.newest()
+        is_over = self.watch is None or self.watch.away > 0
         if is_over and newest is not None and newest == self.evaluated:
             raise SystemExit(0)
         if is_over:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +34,7 @@ def monitored_training_session(
     return _v1.MonitoredSession(session_creator=creator, hooks=hooks)
 
 
+@dataclass(eq=False)
 class _WorkerSessionCreator(tf.compat.v1.train.SessionCreator):
     """Waits for the chief to initialize the variables.
 
@@ -40,17 +42,14 @@ class _WorkerSessionCreator(tf.compat.v1.train.SessionCreator):
     chief may have run all steps by then.
     """
 
-    def __init__(
-        self, scaffold: Any, master: str, config: Any, max_wait_secs: float
-    ) -> None:
-        self._scaffold = scaffold
-        self._master = master
-        self._config = config
-        self._max_wait_secs = max_wait_secs
+    scaffold: Any
+    master: str
+    config: Any
+    max_wait_secs: float
 
     def create_session(self) -> tf.compat.v1.Session:
         """Returns a session on initialized variables."""
-        scaffold = self._scaffold.finalize()
+        scaffold = self.scaffold.finalize()
         manager = _v1.SessionManager(
             local_init_op=scaffold.local_init_op,
             local_init_feed_dict=scaffold.local_init_feed_dict,
@@ -60,7 +59,7 @@ class _WorkerSessionCreator(tf.compat.v1.train.SessionCreator):
             recovery_wait_secs=_RETRY_SECONDS,
         )
         return manager.wait_for_session(
-            self._master, config=self._config, max_wait_secs=self._max_wait_secs
+            self.master, config=self.config, max_wait_secs=self.max_wait_secs
         )
 
 

@@ -5,12 +5,13 @@ handle of a variable included. It would run where the variable is, and the value
 along with the handle would go to that ps and back.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.walks import reached
 
 
 def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
@@ -24,21 +25,6 @@ def used_inputs(op: tf.Operation) -> list[tf.Tensor]:
 def sources_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Returns operations and all that they depend on."""
     return reached(ops, lambda op: [*(i.op for i in op.inputs), *op.control_inputs])
-
-
-def reached(
-    ops: Iterable[tf.Operation],
-    next_to: Callable[[tf.Operation], Iterable[tf.Operation]],
-) -> set[tf.Operation]:
-    """Returns operations and all that `next_to` leads to from them."""
-    found: set[tf.Operation] = set()
-    pending = list(ops)
-    while pending:
-        op = pending.pop()
-        if op not in found:
-            found.add(op)
-            pending += next_to(op)
-    return found
 
 
 def dependents_of(ops: Iterable[tf.Operation]) -> set[tf.Operation]:

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
-from tfdist._support.context import setting
+from tfdist._support.context import having, setting
 from tfdist._support.errors import RefusalError, advise
 from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import BatchStructure
@@ -246,26 +246,19 @@ def _holding_warnings_back() -> Iterator[list[tuple[Any, ...]]]:
     `warnings.catch_warnings` would have Python forget which warnings it has shown, and a
     model is built in each `fit` and `evaluate`.
     """
-    show, held = warnings.showwarning, []
+    held: list[tuple[Any, ...]] = []
 
     def hold(*warning: Any) -> None:
         held.append(warning)
 
-    warnings.showwarning = hold  # type: ignore[assignment]
-    try:
+    with having(warnings, showwarning=hold):
         yield held
-    finally:
-        warnings.showwarning = show
 
 
-@contextlib.contextmanager
-def _left_unbuilt(optimizer: keras.Optimizer) -> Iterator[None]:
+def _left_unbuilt(
+    optimizer: keras.Optimizer,
+) -> contextlib.AbstractContextManager[None]:
     """Keeps Keras from building an optimizer, whose variables may not all exist yet."""
     if optimizer is None or optimizer.built:
-        yield
-        return
-    optimizer.built = True
-    try:
-        yield
-    finally:
-        optimizer.built = False
+        return contextlib.nullcontext()
+    return having(optimizer, built=True)

@@ -6,6 +6,7 @@ Keras calls them with an iterator over the driver's data in `fit`, `evaluate` an
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import keras
@@ -20,7 +21,6 @@ class Runs(Protocol):
     @property
     def data_type(self) -> type:
         """The class of the elements of an iteration over the driver's data."""
-        ...
 
     def on_data(self, data: Any) -> Nest:
         """Runs the next steps on the driver's data; returns their logs, or the outputs.
@@ -28,29 +28,27 @@ class Runs(Protocol):
         Logs may cover only the steps finished so far, in a dict that is kept up to date.
         Raises StopIteration at the end of the data.
         """
-        ...
 
     def on_batch(self, batch: Nest) -> Nest:
         """Runs one step on a batch from the user; returns its logs, or the outputs."""
-        ...
 
 
+@dataclass(eq=False)
 class StepFunction:
     """A model's `train_function` or `test_function`."""
 
-    def __init__(self, model: keras.Model, steps: Runs) -> None:
-        self._model = model
-        self._steps = steps
+    model: keras.Model
+    steps: Runs
 
     def __call__(self, iterator: Iterator[Any]) -> Logs:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
-        if isinstance(iterator, self._steps.data_type):
-            logs: Logs = self._steps.on_data(iterator)
+        if isinstance(iterator, self.steps.data_type):
+            logs: Logs = self.steps.on_data(iterator)
             return logs
         latest: Logs | None = None
-        for batch in itertools.islice(iterator, self._model.steps_per_execution):
-            latest = self._steps.on_batch(batch)
+        for batch in itertools.islice(iterator, self.model.steps_per_execution):
+            latest = self.steps.on_batch(batch)
         if latest is None:
             raise StopIteration
         return latest

@@ -26,6 +26,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.context import setting
 from tfdist._support.errors import RefusalError, advise
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras.driver import driver_of
@@ -146,18 +147,18 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
         # While a graph is traced, nothing is saved yet.
         if driver is None or not tf.executing_eagerly():
             return function(saved, *args, **kwargs)
-        is_outermost, token = not _is_within.get(), _is_within.set(True)
+        is_outermost = not _is_within.get()
         is_save = own and operation != "load"
         paths = [path_of((saved, *args), kwargs)] if is_save else []
         result = None
-        try:
-            with driver.storing(saved, operation) as is_done_here:
-                if is_outermost:
-                    _announce(paths, driver)
-                if is_done_here:
-                    result = function(saved, *args, **kwargs)
-        finally:
-            _is_within.reset(token)
+        with (
+            setting(_is_within, True),
+            driver.storing(saved, operation) as is_done_here,
+        ):
+            if is_outermost:
+                _announce(paths, driver)
+            if is_done_here:
+                result = function(saved, *args, **kwargs)
         if operation == "checkpoint" and isinstance(result, str):
             # Every worker writes one, and may load the chief's.
             paths = [result, os.path.dirname(result)]

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.patching import patch
 from tfdist._support.types import Nest
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import rehearsal
@@ -24,25 +25,27 @@ _IN_RUN = "Put the step into a function that is called by strategy.run(step, arg
 
 def install() -> None:
     """Patches the functions that a step calls to ask the current computation."""
-    _patch_tape()
+    patch(tf.GradientTape, "gradient", _gradient_by_computation)
+    patch(tf.GradientTape, "watch", _watching_shards)
     for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        _patch_apply(owner)
+        patch(owner, "apply", _applied_by_computation)
     # Only newer versions of Keras have it.
     if hasattr(keras.optimizers, "MultiOptimizer"):
-        _patch_apply_of_several(keras.optimizers.MultiOptimizer)
-    _patch_gradient_reduction(keras.optimizers.Optimizer)
-    _patch_seed_generator()
-    _patch_losses()
-    _patch_average_losses()
-    _patch_compiled_losses(_tf.CompileLoss)
-    _patch_compiled_metrics(_tf.MetricsList)
+        patch(keras.optimizers.MultiOptimizer, "apply", _applied_at_once)
+    optimizer: Any = keras.optimizers.Optimizer
+    patch(optimizer, "_all_reduce_sum_gradients", _reduced_by_computation)
+    patch(keras.random.SeedGenerator, "next", _drawn_by_computation)
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        patch(_tf.keras_loss, name, _unless_computing)
+    patch(_tf.keras_loss, "apply_mask", _masked_by_computation)
+    # TensorFlow's two functions that divide by the number of replicas.
+    patch(tf.nn, "compute_average_loss", _averaged_on_replica)
+    patch(tf.nn, "scale_regularization_loss", _regularized_on_replica)
+    patch(_tf.CompileLoss, "build", _building_compiled_losses)
+    patch(_tf.MetricsList, "update_state", _updated_by_computation)
 
 
-def _patch_tape() -> None:
-    owner = tf.GradientTape
-    tape_gradient = owner.gradient
-
-    @functools.wraps(tape_gradient)
+def _gradient_by_computation(tape_gradient: Callable[..., Any]) -> Any:
     def gradient(
         self: Any,
         target: Any,
@@ -59,18 +62,17 @@ def _patch_tape() -> None:
             return of_shards(*given)
         return computation.gradient(of_shards, *given)
 
-    tape_watch = owner.watch
+    return gradient
 
-    @functools.wraps(tape_watch)
+
+def _watching_shards(tape_watch: Callable[..., None]) -> Any:
     def watch(self: Any, tensor: tf.Tensor) -> None:
         tape_watch(self, keras_variable.with_shards(tensor))
 
-    owner.gradient, owner.watch = gradient, watch
+    return watch
 
 
-def _patch_apply(owner: Any) -> None:
-    keras_apply = owner.apply
-
+def _applied_by_computation(keras_apply: Callable[..., Any]) -> Any:
     def apply_or_note(
         optimizer: keras.Optimizer, grads: Any, variables: Any = None
     ) -> Any:
@@ -89,64 +91,48 @@ def _patch_apply(owner: Any) -> None:
             noted.append((optimizer, list(variables)))
         return None
 
-    @functools.wraps(keras_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         computation = current_computation()
         if computation is None:
             return apply_or_note(self, grads, trainable_variables)
         return computation.apply(apply_or_note, self, grads, trainable_variables)
 
-    owner.apply = apply
+    return apply
 
 
-def _patch_apply_of_several(owner: Any) -> None:
-    """Patches an optimizer that has others apply their parts, one by one."""
-    keras_apply = owner.apply
+def _applied_at_once(keras_apply: Callable[..., Any]) -> Any:
+    """Returns the `apply` of an optimizer that has others apply their parts."""
 
-    @functools.wraps(keras_apply)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         computation = current_computation()
         if computation is not None and computation.applies_at_once:
             return computation.apply(keras_apply, self, grads, trainable_variables)
         return keras_apply(self, grads, trainable_variables)
 
-    owner.apply = apply
+    return apply
 
 
-def _patch_gradient_reduction(owner: Any) -> None:
-    keras_reduce = owner._all_reduce_sum_gradients
-
-    @functools.wraps(keras_reduce)
+def _reduced_by_computation(keras_reduce: Callable[..., Any]) -> Any:
     def reduce(self: Any, grads_and_vars: Any) -> Any:
         # The gradients from a computation's tape are sums over all replicas already.
         if (computation := current_computation()) is not None:
             return computation.to_apply(grads_and_vars)
         return keras_reduce(self, grads_and_vars)
 
-    owner._all_reduce_sum_gradients = reduce
+    return reduce
 
 
-def _patch_seed_generator() -> None:
-    owner = keras.random.SeedGenerator
-    keras_next = owner.next
-
-    @functools.wraps(keras_next)
+def _drawn_by_computation(keras_next: Callable[..., Any]) -> Any:
     def next_seed(self: Any, ordered: bool = True) -> Any:
         computation = current_computation()
         if computation is None:
             return keras_next(self, ordered)
         return computation.next_seed(functools.partial(keras_next, self, ordered))
 
-    owner.next = next_seed
+    return next_seed
 
 
-def _patch_losses() -> None:
-    module = _tf.keras_loss
-    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        setattr(module, name, _unless_computing(getattr(module, name)))
-    keras_mask = module.apply_mask
-
-    @functools.wraps(keras_mask)
+def _masked_by_computation(keras_mask: Callable[..., Any]) -> Any:
     def apply_mask(
         sample_weight: Nest, mask: tf.Tensor | None, dtype: Any, reduction: Any
     ) -> Any:
@@ -156,14 +142,10 @@ def _patch_losses() -> None:
         weigh = functools.partial(keras_mask, sample_weight, mask, dtype)
         return computation.mask_weights(weigh, mask, reduction)
 
-    module.apply_mask = apply_mask
+    return apply_mask
 
 
-def _patch_average_losses() -> None:
-    """Patches TensorFlow's two functions that divide by the number of replicas."""
-    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
-
-    @functools.wraps(average)
+def _averaged_on_replica(average: Callable[..., Any]) -> Any:
     def compute_average_loss(
         per_example_loss: Any, sample_weight: Nest = None, global_batch_size: Any = None
     ) -> Any:
@@ -175,31 +157,29 @@ def _patch_average_losses() -> None:
                 global_batch_size = tf.shape(per_example_loss)[0]
         return average(per_example_loss, sample_weight, global_batch_size)
 
-    @functools.wraps(scale)
+    return compute_average_loss
+
+
+def _regularized_on_replica(scale: Callable[[Any], Any]) -> Any:
     def scale_regularization_loss(regularization_loss: Any) -> Any:
         if current_computation() is None:
             return scale(regularization_loss)
         # Not divided, since a computation weights the gradients of each replica.
         return tf.reduce_sum(regularization_loss)
 
-    tf.nn.compute_average_loss = compute_average_loss
-    tf.nn.scale_regularization_loss = scale_regularization_loss
+    return scale_regularization_loss
 
 
 def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
     # A computation weights gradients by the number of examples of each replica. Keras
     # would also divide the losses by the number of replicas.
-    @functools.wraps(scale)
     def scaled(value: Any) -> Any:
         return scale(value) if current_computation() is None else value
 
     return scaled
 
 
-def _patch_compiled_losses(owner: Any) -> None:
-    keras_build = owner.build
-
-    @functools.wraps(keras_build)
+def _building_compiled_losses(keras_build: Callable[..., None]) -> Any:
     def build(self: Any, y_true: Nest, y_pred: Nest) -> None:
         keras_build(self, y_true, y_pred)
         # Keras makes this list here, from the names and structures that a user gave.
@@ -208,7 +188,7 @@ def _patch_compiled_losses(owner: Any) -> None:
             for each in self._flat_losses
         ]
 
-    owner.build = build
+    return build
 
 
 def _compiled_loss(
@@ -220,10 +200,7 @@ def _compiled_loss(
     return computation.loss(loss, y_true, y_pred, sample_weight)
 
 
-def _patch_compiled_metrics(owner: Any) -> None:
-    keras_update = owner.update_state
-
-    @functools.wraps(keras_update)
+def _updated_by_computation(keras_update: Callable[..., None]) -> Any:
     def update_state(
         self: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
     ) -> None:
@@ -234,7 +211,7 @@ def _patch_compiled_metrics(owner: Any) -> None:
         for each in self.metrics:
             computation.update_metric(each, y_true, y_pred, sample_weight)
 
-    owner.update_state = update_state
+    return update_state
 
 
 def _outside_run_error(what: str, strategy: tf.distribute.Strategy) -> RuntimeError:

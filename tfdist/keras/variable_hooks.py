@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.patching import patch
 from tfdist.keras.computation import current_computation
 from tfdist.keras.optimizers import is_by_element
 from tfdist.keras.step_writes import note_write
@@ -22,15 +23,13 @@ def install() -> None:
     owner = keras.Variable
     owner.sparse_read = property(keras_variable.sparse_read)
     owner.constraint = _constraint_beside_the_weight(owner.constraint)
-    owner._initialize = _with_path_known(owner._initialize)
-    owner._initialize_with_initializer = _with_initializer_known(
-        owner._initialize_with_initializer
-    )
+    patch(owner, "_initialize", _with_path_known)
+    patch(owner, "_initialize_with_initializer", _with_initializer_known)
     owner._direct_assign = _assigning_by_computation(owner._direct_assign)
     owner.assign_add = _adding_by_computation(owner.assign_add)
-    owner._restore_from_tensors = _restoring_copies(owner._restore_from_tensors)
-    for name, number in (("__int__", int), ("__float__", float)):
-        setattr(owner, name, _converting_a_copy(getattr(owner, name), number))
+    patch(owner, "_restore_from_tensors", _restoring_copies)
+    patch(owner, "__int__", _converting_a_copy(int))
+    patch(owner, "__float__", _converting_a_copy(float))
     _install_updates()
 
 
@@ -40,14 +39,13 @@ def _install_updates() -> None:
     Where there is a fused kernel, it updates a weight: not in a class derived from Keras's.
     A weight in shards is updated shard by shard if its optimizer allows that.
     """
-    optimizer = keras.optimizers.Optimizer
-    optimizer.build = _noting_how_to_update(optimizer.build)
+    patch(keras.optimizers.Optimizer, "build", _noting_how_to_update)
     for name in RULES:
         owner = getattr(keras.optimizers, name)
         keras_method = vars(owner).get("update_step")
         # `AdamW` inherits that of `Adam`. What a program has put there stays.
         if keras_method is not None and keras_method.__module__.startswith("keras."):
-            owner.update_step = _fused_where_possible(keras_method)
+            patch(owner, "update_step", _fused_where_possible)
 
 
 def _constraint_beside_the_weight(keras_constraint: Any) -> property:
@@ -59,7 +57,6 @@ def _constraint_beside_the_weight(keras_constraint: Any) -> property:
 
 
 def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(initialize)
     def method(variable: Any, value: Any) -> None:
         # A variable creator is told neither the path nor the initializer, and placement
         # needs both. They are passed around TensorFlow.
@@ -71,7 +68,6 @@ def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(initialize)
     def method(variable: Any, initializer: Any) -> None:
         with creating(initializer=initializer):
             initialize(variable, initializer)
@@ -104,7 +100,6 @@ def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(keras_restore)
     def restore(self: Any, restored: Any) -> Any:
         # TensorFlow restores copies on several tasks in a graph, where values have no
         # static shape, and Keras refuses to assign a value of unknown shape.
@@ -118,21 +113,21 @@ def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
     return restore
 
 
-def _converting_a_copy(
-    convert: Callable[[Any], Any], number: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
+def _converting_a_copy(number: Callable[[Any], Any]) -> Callable[..., Any]:
     """Converts a scalar with several copies, which TensorFlow's conversion cannot."""
 
-    @functools.wraps(convert)
-    def method(self: Any) -> Any:
-        is_mirrored = isinstance(self._value, tf.distribute.DistributedValues)
-        return number(self.numpy()) if is_mirrored and not self.ndim else convert(self)
+    def make(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def method(self: Any) -> Any:
+            is_mirrored = isinstance(self._value, tf.distribute.DistributedValues)
+            of_copy = is_mirrored and not self.ndim
+            return number(self.numpy()) if of_copy else convert(self)
 
-    return method
+        return method
+
+    return make
 
 
 def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(keras_build)
     def build(self: Any, variables: Any) -> None:
         for each in variables:
             value = _tf.value_of(each) if isinstance(each, keras.Variable) else each
@@ -146,7 +141,6 @@ def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., Non
 
 
 def _fused_where_possible(keras_method: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(keras_method)
     def update_step(
         self: Any, gradient: Any, variable: Any, learning_rate: Any
     ) -> None:

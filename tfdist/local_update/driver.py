@@ -60,7 +60,7 @@ class LocalUpdateDriver(DefaultDriver):
         self._workers = workers
         self._settings = settings
         self._is_mean = isinstance(settings.mixing, Mean)
-        self._described = settings.described(workers.present)
+        self._described = settings.described(workers.members.present)
         words = ", ".join(f"{k}={v!r}" for k, v in self._described.items())
         self._words = words
         self._rejoin_listener = RejoinListener(

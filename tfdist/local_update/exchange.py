@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tfdist._support.context import having
 from tfdist.local_update.compression import Coder, Wire
-from tfdist.local_update.members import Members
-from tfdist.local_update.message import Call, Transport, bytes_of
+from tfdist.local_update.message import Call, bytes_of
 from tfdist.local_update.messenger import NO_BYTES, Messenger, in_turn
 from tfdist.local_update.reads import Range
 from tfdist.local_update.rejoin import RejoinListener, RejoinRequest
@@ -31,20 +31,14 @@ class Exchange(Messenger):
         admitted: The worker that this one, which leads, has admitted and not told yet.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        members: Members,
-        names: Sequence[str],
-        timeout: float,
-    ) -> None:
-        super().__init__(transport, members, names, timeout)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # Versions known halfway through each of the last means, when all heard all.
-        self._heard = tuple(members.versions)
+        self._heard = tuple(self.members.versions)
         self._versions = [self._heard]
         self.rejoin_listener: RejoinListener | None = None
         self.admitted: RejoinRequest | None = None
-        self._among = members.present  # Workers of the last mean.
+        self._among = self.members.present  # Workers of the last mean.
 
     @in_turn
     def gather(self, array: np.ndarray) -> dict[int, np.ndarray]:
@@ -54,9 +48,12 @@ class Exchange(Messenger):
         """
         return self._gather(Call.GATHER, array)
 
-    def _gather(self, call: Call, array: np.ndarray) -> dict[int, np.ndarray]:
+    def _gather(
+        self, call: Call, array: np.ndarray, is_read: bool = True
+    ) -> dict[int, np.ndarray]:
         key = self._publish_next(call, bytes_of(array))
-        found = self._collect(key, call, dict.fromkeys(self.members.peers, _ALL))
+        senders = self.members.peers if is_read else []
+        found = self._collect(key, call, dict.fromkeys(senders, _ALL))
         arrays = {i: each.payload.view(array.dtype) for i, each in found.items()}
         arrays[self.members.me] = array.reshape(-1)
         return dict(sorted(arrays.items()))
@@ -140,13 +137,8 @@ class Exchange(Messenger):
 
         Cost: one message from each other worker to the lead.
         """
-        key = self._publish_next(Call.TO_LEAD, bytes_of(array))
-        is_lead = self.members.lead == self.members.me
-        senders = self.members.peers if is_lead else []
-        found = self._collect(key, Call.TO_LEAD, dict.fromkeys(senders, _ALL))
-        arrays = {i: each.payload.view(array.dtype) for i, each in found.items()}
-        arrays[self.members.me] = array.reshape(-1)
-        return dict(sorted(arrays.items()))
+        leads = self.members.lead == self.members.me
+        return self._gather(Call.TO_LEAD, array, is_read=leads)
 
     @in_turn
     def from_lead(self, array: np.ndarray, lead: int) -> np.ndarray | None:
@@ -202,11 +194,8 @@ class Exchange(Messenger):
     @in_turn
     def barrier(self, is_quiet: bool = True) -> None:
         """Waits until all have come here, or have ended: not reported if `is_quiet`."""
-        self.is_quiet = is_quiet
-        try:
+        with having(self, is_quiet=is_quiet):
             self._gather(Call.BARRIER, NO_BYTES)
-        finally:
-            self.is_quiet = False
 
     def _open_door(self) -> None:
         """Makes the worker that leads take in one that asks, from the next exchange on.

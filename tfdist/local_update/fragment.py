@@ -1,6 +1,7 @@
 """A part of a model that is mixed by itself."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -12,47 +13,41 @@ from tfdist.local_update.mixing import Mean, Mixing
 from tfdist.local_update.model_vector import ModelVector
 
 
+@dataclass(eq=False)
 class Fragment:
     """Some variables of a model, which are mixed together; or all of them.
 
     What narrow messages have lost, the model of the last mix and the outer optimizer's
-    state are each fragment's own: it is mixed as a model of its own would be. `begin`
+    state are each fragment's own: it is mixed as a model of its own would be. `place`
     is where its variables begin, in elements, if all fragments are put one after the
     other: no two begin at the same place.
     """
 
-    def __init__(
-        self,
-        vector: ModelVector,
-        exchange: Exchange,
-        mixing: Mixing,
-        outer_optimizer: keras.optimizers.Optimizer | None,
-        wire_dtype: str | None,
-        begin: int,
-    ) -> None:
-        self.vector = vector
+    vector: ModelVector
+    exchange: Exchange
+    mixing: Mixing
+    outer_optimizer: keras.optimizers.Optimizer | None
+    wire_dtype: str | None
+    place: int
+
+    def __post_init__(self) -> None:
         self.mixes = 0
-        self._exchange = exchange
-        self._mixing = mixing
-        self._outer_optimizer = outer_optimizer
         self._outer: OuterStep | None = None
-        self._wire_dtype = wire_dtype
-        self._begin = begin
         self._wire: Wire | None = None
         # The trainable weights of the last mix, the same on all workers, where changes since
         # then are what travels: they need fewer bits than weights do. Statistics have all
         # their bits, and travel as they are: so their mean lies between them. A change of a
         # variance, on top of another worker's, could make it negative.
-        self._reference = np.zeros(0, vector.dtype)
+        self._reference = np.zeros(0, self.vector.dtype)
 
     def begin(self) -> None:
         """Starts from the variables as they are now, the same on all workers."""
-        if self._outer_optimizer is not None and self._outer is None:
-            self._outer = OuterStep(self._outer_optimizer, self.vector)
+        if self.outer_optimizer is not None and self._outer is None:
+            self._outer = OuterStep(self.outer_optimizer, self.vector)
         elif self._outer is not None:
             self._outer.begin()
-        if self._wire_dtype is not None:
-            narrow, until = NARROW[self._wire_dtype](), self.vector.num_trainable
+        if self.wire_dtype is not None:
+            narrow, until = NARROW[self.wire_dtype](), self.vector.num_trainable
             self._reference = self.vector.read()[:until]
             self._wire = Wire(Coder(self._reference.dtype, narrow, until))
 
@@ -63,11 +58,11 @@ class Fragment:
         when workers were lost.
         """
         round_index, self.mixes = self.mixes, self.mixes + 1
-        if isinstance(self._mixing, Mean):
+        if isinstance(self.mixing, Mean):
             return self._mean(vector, agree)
-        me, present = self._exchange.members.me, self._exchange.members.present
-        weights = self._mixing.weights(me, round_index, present)
-        return self._exchange.average(vector, weights, self._wire, self._begin)
+        me, present = self.exchange.members.me, self.exchange.members.present
+        weights = self.mixing.weights(me, round_index, present)
+        return self.exchange.average(vector, weights, self._wire, self.place)
 
     def _mean(self, vector: np.ndarray, agree: Callable[[], None]) -> np.ndarray:
         trainable = slice(len(self._reference))
@@ -75,9 +70,9 @@ class Fragment:
             # The caller's own is still needed: an overlapped mix is added to it later.
             vector = vector.copy()
             vector[trainable] -= self._reference
-        mixed = self._exchange.mean(vector, self._wire)
+        mixed = self.exchange.mean(vector, self._wire)
         # First, since it may replace the reference that is added next.
-        if self._exchange.has_changed:
+        if self.exchange.has_changed:
             agree()
         if self._wire:
             mixed[trainable] += self._reference
@@ -114,6 +109,7 @@ class Fragment:
             variable.assign(value)
 
 
+@dataclass(eq=False)
 class OuterStep:
     """Takes the change since the last mix for a gradient (DiLoCo).
 
@@ -126,16 +122,15 @@ class OuterStep:
     Models", arXiv 2311.08105, algorithm 1.
     """
 
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, vector: ModelVector
-    ) -> None:
-        self._optimizer = optimizer
-        self._vector = vector
+    optimizer: keras.optimizers.Optimizer
+    vector: ModelVector
+
+    def __post_init__(self) -> None:
         self._anchors = [
-            keras.Variable(each) for each in self._trainable(vector.read())
+            keras.Variable(each) for each in self._trainable(self.vector.read())
         ]
-        if not optimizer.built:
-            optimizer.build(self._anchors)
+        if not self.optimizer.built:
+            self.optimizer.build(self._anchors)
 
     def __call__(self, mean: np.ndarray) -> np.ndarray:
         """Returns the model that follows from the mean of the workers' models.
@@ -145,14 +140,14 @@ class OuterStep:
         means = self._trainable(mean)
         pairs = zip(self._anchors, means, strict=True)
         gradients = [keras.ops.subtract(anchor, mean) for anchor, mean in pairs]
-        self._optimizer.apply(gradients, self._anchors)
+        self.optimizer.apply(gradients, self._anchors)
         stepped = [np.asarray(each.numpy()).reshape(-1) for each in self._anchors]
-        rest = mean[self._vector.num_trainable :]
+        rest = mean[self.vector.num_trainable :]
         return np.concatenate([*stepped, rest]).astype(mean.dtype)
 
     def begin(self) -> None:
         """Notes that the model as it is now is the one of the last mix."""
-        values = self._trainable(self._vector.read())
+        values = self._trainable(self.vector.read())
         for anchor, value in zip(self._anchors, values, strict=True):
             anchor.assign(value)
 
@@ -173,14 +168,14 @@ class OuterStep:
     @property
     def variables(self) -> list[Any]:
         """The model of the last mix, and the optimizer's variables."""
-        return [*self._anchors, *self._optimizer.variables]
+        return [*self._anchors, *self.optimizer.variables]
 
     @property
     def _floats(self) -> list[Any]:
         return [each for each in self.variables if "float" in str(each.dtype)]
 
     def _trainable(self, vector: np.ndarray) -> list[np.ndarray]:
-        return self._vector.split(vector)[: self._vector.count_trainable]
+        return self.vector.split(vector)[: self.vector.count_trainable]
 
 
 def one_each(

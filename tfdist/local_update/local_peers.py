@@ -59,7 +59,7 @@ class LocalPeers:
 
     def __init__(self, exchange: Exchange, names: Sequence[str]) -> None:
         self._exchange = exchange
-        self._members = exchange.members
+        self.members = exchange.members
         self._names = names
         self._record: StartRecord | None = None
         self._replayed: StartRecord | None = None
@@ -86,19 +86,9 @@ class LocalPeers:
         self._record = self._replayed = None
 
     @property
-    def present(self) -> list[int]:
-        """The indices of the workers that take part."""
-        return self._members.present
-
-    @property
-    def me(self) -> int:
-        """The index of this worker."""
-        return self._members.me
-
-    @property
     def num_workers(self) -> int:
         """The number of workers that take part."""
-        return len(self._members.present)
+        return len(self.members.present)
 
     num_replicas = num_workers
 
@@ -110,17 +100,17 @@ class LocalPeers:
     @property
     def worker_index(self) -> int:
         """The place of this worker among them."""
-        return self._members.present.index(self._members.me)
+        return self.members.present.index(self.members.me)
 
     @property
     def worker_names(self) -> list[str]:
         """Their names, in the order of their places."""
-        return [self._names[each] for each in self._members.present]
+        return [self._names[each] for each in self.members.present]
 
     @property
     def is_chief(self) -> bool:
         """True if this worker writes files: the first of those that take part."""
-        return self._members.lead == self._members.me
+        return self.members.lead == self.members.me
 
     def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
         """Returns the numbers of each worker: int64, a row per worker."""
@@ -135,7 +125,7 @@ class LocalPeers:
     def gather_texts(self, text: str) -> dict[str, str]:
         """Returns the text of each worker by its name."""
         if self._replayed is not None:
-            again = f"{self._names[self.me]}, started again"
+            again = f"{self._names[self.members.me]}, started again"
             return {**self._replayed.next_texts(), again: text}
         found = self._exchange.gather(np.frombuffer(text.encode(), np.uint8))
         # A worker that a text ends must not end before the others have read its own.
@@ -156,7 +146,7 @@ class LocalPeers:
         """
         if self._replayed is not None:
             return  # It takes them over as they are now.
-        lead = self._members.lead
+        lead = self.members.lead
         arrays = [np.asarray(each.numpy()) for each in variables]
         flat = np.concatenate([bytes_of(each) for each in arrays] or [_NONE])
         found = self._exchange.gather(flat if self.is_chief else _NONE)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ def in_turn(
     return waits
 
 
+@dataclass(eq=False)
 class Messenger:
     """Publishes and collects messages under keys that all workers count alike.
 
@@ -76,18 +78,13 @@ class Messenger:
         needed: The number of workers without which this one does not continue.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        members: Members,
-        names: Sequence[str],
-        timeout: float,
-    ) -> None:
+    transport: Transport
+    members: Members
+    names: Sequence[str]
+    timeout: float
+
+    def __post_init__(self) -> None:
         self.turn = threading.RLock()
-        self._transport = transport
-        self.members = members
-        self._names = names
-        self._timeout = timeout
         self._next_key = 0
         self._last_key = NOTHING
         self.received_bytes = 0
@@ -120,14 +117,14 @@ class Messenger:
         versions = list(self.members.versions)
         # In the place of the next message: another worker may still read the last one.
         key = LEFT + (self._last_key + 1) % 2
-        self._transport.publish(Message(key, 0, versions, NO_BYTES))
+        self.transport.publish(Message(key, 0, versions, NO_BYTES))
 
     def _answer(
         self, request: RejoinRequest, info: object, arrays: Sequence[np.ndarray]
     ) -> None:
         versions = list(self.members.versions)
         payload = pack(info, arrays)
-        self._transport.publish_aside(
+        self.transport.publish_aside(
             Message(request.nonce, request.worker, versions, payload)
         )
 
@@ -144,7 +141,7 @@ class Messenger:
         versions = list(self.members.versions)
         self._last_key = key
         message = Message(key, begin, versions, payload, self.fit, call)
-        self._transport.publish(message)
+        self.transport.publish(message)
 
     def _collect(
         self, key: int, call: Call, wanted: Mapping[int, Range], newer: bool = False
@@ -155,12 +152,12 @@ class Messenger:
             OutOfStepError: If one is of another call, or of another `fit`.
         """
         out_of_step: list[int] = []
-        reads = Reads(self._transport, key, wanted, self._is_old)
+        reads = Reads(self.transport, key, wanted, self._is_old)
         found: dict[int, Message] = {}
         for worker, result in reads.results(self._notice):
             if isinstance(result, Message):
                 self.received_bytes += len(result.payload)
-                self.received_bytes += header_bytes(len(self._names))
+                self.received_bytes += header_bytes(len(self.names))
                 self._hear(result)
                 is_same = (result.fit, result.call) == (self.fit, call)
                 if result.key == key and not is_same:
@@ -173,12 +170,12 @@ class Messenger:
             # As large as a model and its optimizer: nobody needs it any more.
             self._reader = None
             versions = list(self.members.versions)
-            self._transport.publish_aside(Message(NOTHING, 0, versions, NO_BYTES))
+            self.transport.publish_aside(Message(NOTHING, 0, versions, NO_BYTES))
         self._check_not_given_up()
         self._check_enough()
         if out_of_step:
             raise OutOfStepError(
-                f"{', '.join(self._names[each] for each in sorted(out_of_step))} did not "
+                f"{', '.join(self.names[each] for each in sorted(out_of_step))} did not "
                 "do what this worker does next: one has ended its fit, or has called fit "
                 "again, while the other still trains. All workers must take equally many "
                 "steps. A callback that stops training must decide from what is the same "
@@ -190,8 +187,8 @@ class Messenger:
     def _check_not_given_up(self) -> None:
         if self.members.is_given_up:
             raise GivenUpError(
-                f"the other workers go on without {self._names[self.members.me]}: its fit "
-                f"failed, it did not answer for {self._timeout:g} s (peer_timeout), or its "
+                f"the other workers go on without {self.names[self.members.me]}: its fit "
+                f"failed, it did not answer for {self.timeout:g} s (peer_timeout), or its "
                 "process was started again. Start its process again to have it back: in a "
                 "fit that runs, a worker of tfdist.LocalUpdateStrategy takes part from the "
                 "next mix on. Others need the whole cluster to be started again; with the "
@@ -202,9 +199,9 @@ class Messenger:
     def _check_enough(self) -> None:
         here = self.members.present
         if len(here) < self.needed and not self.is_quiet:
-            gone = [name for i, name in enumerate(self._names) if i not in here]
+            gone = [name for i, name in enumerate(self.names) if i not in here]
             raise TooFewWorkersError(
-                f"{', '.join(gone)} left: {len(here)} of {len(self._names)} workers take "
+                f"{', '.join(gone)} left: {len(here)} of {len(self.names)} workers take "
                 f"part, and {self.needed} are needed (min_workers). Start the job again; "
                 "with the callback keras.callbacks.BackupAndRestore, training resumes "
                 "from the chief's backup"
@@ -227,31 +224,31 @@ class Messenger:
 
     def _welcome(self, worker: int) -> None:
         # The session was one with the process that has ended.
-        self._transport.forget(worker)
+        self.transport.forget(worker)
         self._report(worker, "is back")
 
     def _lose(self, worker: int, why: Exception) -> None:
         if worker not in self.members.present:
             return
         self.members.lose(worker)
-        silent = f"has not answered for {self._timeout:g} s (peer_timeout)"
+        silent = f"has not answered for {self.timeout:g} s (peer_timeout)"
         self._report(worker, silent if isinstance(why, SilentError) else "has ended")
 
     def _report(self, worker: int, what: str) -> None:
         if not self.is_quiet:
             _log.warning(
                 "%s %s: training goes on with %d of %d workers",
-                self._names[worker],
+                self.names[worker],
                 what,
                 len(self.members.present),
-                len(self._names),
+                len(self.names),
             )
 
     def _notice(self, workers: Sequence[int], seconds: float) -> None:
         _log.warning(
             "waiting for %s for %.0f s, to mix models. A worker that does not answer at "
             "all is given up after %g s (peer_timeout)",
-            ", ".join(self._names[each] for each in workers),
+            ", ".join(self.names[each] for each in workers),
             seconds,
-            self._timeout,
+            self.timeout,
         )

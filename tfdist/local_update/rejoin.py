@@ -10,6 +10,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,6 +83,7 @@ def refusal(request: RejoinRequest, fit: int, settings: str) -> str:
     return ""
 
 
+@dataclass(eq=False)
 class RejoinListener:
     """The requests of workers that were lost. Nobody who mixes models waits for one.
 
@@ -89,15 +91,11 @@ class RejoinListener:
     between looks at a worker.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        refusal: Callable[[RejoinRequest], str],
-        pause: float = 0.5,
-    ) -> None:
-        self.refusal = refusal
-        self._transport = transport
-        self._pause = pause
+    transport: Transport
+    refusal: Callable[[RejoinRequest], str]
+    pause: float = 0.5
+
+    def __post_init__(self) -> None:
         self._lost: set[int] = set()
         self._watched: set[int] = set()
         self._requests: dict[int, RejoinRequest] = {}
@@ -120,13 +118,13 @@ class RejoinListener:
     def _watch(self, worker: int) -> None:
         while worker in self._lost:
             # A session to a process that has ended would wait until its deadline.
-            if not self._transport.is_gone(worker):
+            if not self.transport.is_gone(worker):
                 with contextlib.suppress(GoneError, SilentError):
                     self._look(worker)
-            time.sleep(self._pause)
+            time.sleep(self.pause)
         self._watched.discard(worker)
 
     def _look(self, worker: int) -> None:
-        message = self._transport.read_aside(worker)
+        message = self.transport.read_aside(worker)
         if message is not None and message.begin == worker:
             self._requests[worker] = RejoinRequest.unpack(message.payload)

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,24 +69,20 @@ def next_move(version: int, asked: int | None) -> Move:
     return Move.WAIT if asked == version + 1 else Move.ASK
 
 
+@dataclass(eq=False)
 class Rejoining:
     """A worker that was started again, until it takes part.
 
     `pause`, in seconds, is between looks at the others.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        transport: Transport,
-        names: Sequence[str],
-        pause: float = _PAUSE,
-    ) -> None:
-        self._exchange = exchange
-        self._transport = transport
-        self._names = names
-        self._pause = pause
-        self._members = exchange.members
+    exchange: Exchange
+    transport: Transport
+    names: Sequence[str]
+    pause: float = _PAUSE
+
+    def __post_init__(self) -> None:
+        self._members = self.exchange.members
         self._lead: int | None = None
         self._asked: int | None = None
 
@@ -116,7 +113,7 @@ class Rejoining:
             if time.monotonic() - noticed > _NOTICE_SECONDS:
                 noticed = time.monotonic()
                 self._notice(noticed - began)
-            time.sleep(self._pause)
+            time.sleep(self.pause)
         raise self._error(
             "no worker that takes part answers: the others have ended. Start the whole "
             "cluster again"
@@ -126,8 +123,8 @@ class Rejoining:
         """Returns which worker leads, and this worker's version as that one knows it."""
         heads = {}
         for worker in self._members.present:
-            if worker != self._members.me and not self._transport.is_gone(worker):
-                newest = _newest(self._transport, worker)
+            if worker != self._members.me and not self.transport.is_gone(worker):
+                newest = _newest(self.transport, worker)
                 if newest is not None:
                     heads[worker] = newest.versions
         for versions in heads.values():
@@ -139,28 +136,28 @@ class Rejoining:
     def _move(self, version: int, request: RejoinRequest) -> None:
         move = next_move(version, self._asked)
         if move is Move.LEAVE:
-            self._exchange.leave()
+            self.exchange.leave()
             self._asked = None
         elif move is Move.ASK:
             self._asked = version + 1
             asked = dataclasses.replace(request, version=self._asked)
             versions = list(self._members.versions)
-            self._transport.publish_aside(
+            self.transport.publish_aside(
                 Message(request.nonce, request.worker, versions, asked.pack())
             )
 
     def _answer(self, lead: int, nonce: int) -> State | None:
         try:
-            answer = self._transport.read_aside(lead, with_payload=False)
+            answer = self.transport.read_aside(lead, with_payload=False)
             if answer is None or answer.begin != self._members.me:
                 return None
             if answer.key != nonce:
                 if answer.versions[self._members.me] == self._asked:
                     # Another process asked before, and was let in, but has ended.
-                    self._exchange.leave()
+                    self.exchange.leave()
                     self._asked = None
                 return None
-            answer = self._transport.read_aside(lead)
+            answer = self.transport.read_aside(lead)
         except (GoneError, SilentError):
             return None
         if answer is None or answer.key != nonce:
@@ -168,28 +165,28 @@ class Rejoining:
         info, arrays = unpack(answer.payload)
         if "refused" in info:
             raise self._error(info["refused"])
-        self._exchange.resume(info["exchange"])
+        self.exchange.resume(info["exchange"])
         _log.warning(
             "%s takes part again: training goes on with %d of %d workers",
-            self._names[self._members.me],
+            self.names[self._members.me],
             len(self._members.present),
-            len(self._names),
+            len(self.names),
         )
         return info, arrays
 
     def _error(self, why: str) -> RejoinError:
         return RejoinError(
-            f"{self._names[self._members.me]} was started again, and cannot take part in "
+            f"{self.names[self._members.me]} was started again, and cannot take part in "
             f"the fit of the others: {why}; with the callback "
             "keras.callbacks.BackupAndRestore, training resumes from the chief's backup"
         )
 
     def _notice(self, seconds: float) -> None:
-        lead = "the others" if self._lead is None else self._names[self._lead]
+        lead = "the others" if self._lead is None else self.names[self._lead]
         _log.warning(
             "%s was started again. It has waited for %.0f s for %s to mix models in fit, "
             "which is when it can take part again",
-            self._names[self._members.me],
+            self.names[self._members.me],
             seconds,
             lead,
         )

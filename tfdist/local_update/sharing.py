@@ -42,7 +42,7 @@ class SharingPeers:
     @property
     def present(self) -> list[int]:
         """The indices of the workers that share a batch."""
-        return self._workers.present if self.fixed is None else list(self.fixed)
+        return self._workers.members.present if self.fixed is None else list(self.fixed)
 
     @property
     def num_workers(self) -> int:
@@ -54,8 +54,8 @@ class SharingPeers:
     @property
     def worker_index(self) -> int:
         """The place of this worker among them; the first one if it has none."""
-        present = self.present
-        return present.index(self._workers.me) if self._workers.me in present else 0
+        present, me = self.present, self._workers.members.me
+        return present.index(me) if me in present else 0
 
 
 class SharedData(ShardedData):
@@ -69,7 +69,7 @@ class SharedData(ShardedData):
     ) -> None:
         self._sharers = SharingPeers(workers, place.sharers if place else None)
         self._place = place
-        self._me = workers.me
+        self._me = workers.members.me
         self._shared_among: list[int] = []
         self._taken = 0
         super().__init__(adapter, self._sharers)

@@ -172,7 +172,7 @@ class LocalUpdateStrategy(
     def input_contexts(self) -> list[tf.distribute.InputContext]:
         """The input pipeline of this worker, also while others are away."""
         workers = self._workers.num_all
-        return [tf.distribute.InputContext(workers, self._workers.me, workers)]
+        return [tf.distribute.InputContext(workers, self._workers.members.me, workers)]
 
     @property
     def is_chief(self) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,7 @@ from tfdist.variables.shard_layout import DIV, ShardLayout, layout_of
 from tfdist.variables.variable import ParameterServerVariable
 
 
+@dataclass(eq=False)
 class PlacedVariables:
     """Decides on which ps a variable lives and how it is split, and finds it again.
 
@@ -29,18 +31,14 @@ class PlacedVariables:
         placement: Says where variables live.
     """
 
-    def __init__(
-        self,
-        placement: Placement | None,
-        partitioner: Callable[..., Any] | None,
-        num_ps: int,
-        seconds_per_byte: Callable[[], float],
-    ) -> None:
-        self.placement: Placement = BestFit() if placement is None else placement
-        self._splits_large = placement is None and partitioner is None
-        self._partitioner = partitioner
-        self._num_ps = num_ps
-        self._seconds_per_byte = seconds_per_byte
+    given: InitVar[Placement | None]
+    partitioner: Callable[..., Any] | None
+    num_ps: int
+    seconds_per_byte: Callable[[], float]
+
+    def __post_init__(self, given: Placement | None) -> None:
+        self.placement: Placement = BestFit() if given is None else given
+        self._splits_large = given is None and self.partitioner is None
         # Weak references: the report must not keep the variables of a deleted model alive
         # on the ps.
         self._placed: list[tuple[weakref.ref[Any], PlacedVariable]] = []
@@ -52,26 +50,26 @@ class PlacedVariables:
 
     def ps_of(self, spec: VariableSpec) -> int:
         """Returns the ps on which a variable in one piece is to live."""
-        return ps_for(self.placement, spec, self._num_ps)
+        return ps_for(self.placement, spec, self.num_ps)
 
     def layout(self, spec: VariableSpec) -> ShardLayout | None:
         """Returns how to split a Keras variable, or None to leave it unsplit."""
         request = being_created().request
         if request.on_every_ps:
             # `GrowingLayer` asks for a multiple of the number of ps.
-            rows = [spec.shape[0] // self._num_ps] * self._num_ps
-            return layout_of(Partition.of_sizes(0, rows, range(self._num_ps)), DIV)
+            rows = [spec.shape[0] // self.num_ps] * self.num_ps
+            return layout_of(Partition.of_sizes(0, rows, range(self.num_ps)), DIV)
         if isinstance(self.placement, PartitioningPlacement):
-            partition = self.placement.partition(spec, self._num_ps)
+            partition = self.placement.partition(spec, self.num_ps)
         else:
-            partitioner = request.partitioner or self._partitioner
+            partitioner = request.partitioner or self.partitioner
             if partitioner is None:
                 return None
-            partition = partition_of(partitioner, spec, self._num_ps, self.placement)
+            partition = partition_of(partitioner, spec, self.num_ps, self.placement)
         if partition is None or len(partition.bounds) == 1:
             return None
         # A partitioner and a plan may be the user's own.
-        partition.check(spec, self._num_ps)
+        partition.check(spec, self.num_ps)
         if request.rows_only and partition.axis:
             raise PartitionError(
                 f"{spec.name} of shape {spec.shape} can be split by rows only, because "
@@ -87,10 +85,10 @@ class PlacedVariables:
         # Measure the link only if the answer matters.
         if not may_be_split(spec):
             return None
-        partitioner = partitioner_for(spec, self._num_ps, self._seconds_per_byte())
+        partitioner = partitioner_for(spec, self.num_ps, self.seconds_per_byte())
         if partitioner is None:
             return None
-        partition = partition_of(partitioner, spec, self._num_ps, self.placement)
+        partition = partition_of(partitioner, spec, self.num_ps, self.placement)
         return None if partition is None else layout_of(partition, DIV, spec.name)
 
     def check_slot(self, spec: VariableSpec, weight: Any) -> None:

@@ -77,6 +77,7 @@ class Totals:
     has_rows: bool = False
 
 
+@dataclass(eq=False)
 class ShardedIterator:
     """Iterator over this worker's share of the batches.
 
@@ -91,22 +92,15 @@ class ShardedIterator:
         iterations: How many iterations over the data came before.
     """
 
-    def __init__(
-        self,
-        open_values: Callable[[], Any],
-        structure: BatchStructure,
-        totals: Totals,
-        seed: int = 0,
-        iterations: int = 0,
-        taken: int = 0,
-    ) -> None:
-        self._open_values = open_values
-        self.structure = structure
-        self.totals = totals
+    open_values: Callable[[], Any]
+    structure: BatchStructure
+    totals: Totals
+    seed: int = 0
+    iterations: int = 0
+    taken: int = 0
+
+    def __post_init__(self) -> None:
         self.steps_requested: int | None = None
-        self.taken = taken
-        self.seed = seed
-        self.iterations = iterations
 
     def __del__(self) -> None:
         if "values" in self.__dict__:
@@ -117,7 +111,7 @@ class ShardedIterator:
     @functools.cached_property
     def values(self) -> Nest:
         """The iterator over the shares, opened on first use."""
-        return self._open_values()
+        return self.open_values()
 
     def __iter__(self) -> "ShardedIterator":
         return self
@@ -132,6 +126,7 @@ class ShardedIterator:
         return self
 
 
+@dataclass(eq=False)
 class ShardedData:
     """The data of one call of `fit`, `evaluate` or `predict`.
 
@@ -142,13 +137,12 @@ class ShardedData:
         UnequalDataError: If the workers have different numbers of batches.
     """
 
-    def __init__(
-        self, adapter: Any, peers: Sharers, start: Snapshot | None = None
-    ) -> None:
-        self._peers = peers
-        self._adapter = adapter
-        self._start = start
-        self._epoch = start.iterations if start else 0
+    adapter: Any
+    peers: Sharers
+    start: Snapshot | None = None
+
+    def __post_init__(self) -> None:
+        self._epoch = self.start.iterations if self.start else 0
         self._agree()
         source = self._read()
         self.is_own = is_own_data(source)
@@ -171,7 +165,7 @@ class ShardedData:
     @property
     def num_batches(self) -> int | None:
         """The number of steps of an epoch; None if unknown until the data ends."""
-        return None if self.is_own else self._adapter.num_batches
+        return None if self.is_own else self.adapter.num_batches
 
     def __iter__(self) -> ShardedIterator:
         return ShardedIterator(
@@ -180,73 +174,71 @@ class ShardedData:
             self._totals,
             self._seed,
             self._epoch,
-            self._start.position.batches if self._start else 0,
+            self.start.position.batches if self.start else 0,
         )
 
     def _open_values(self) -> Any:
-        start, self._start = self._start, None
+        start, self.start = self.start, None
         if self._epoch and self._draws_again:
             self._shares = self._share(self._batches(self._read()))
         elif start is not None:
             # Each iteration over a dataset that shuffles has an order of its own.
             for _ in range(self._epoch):
-                iter(self._peers.distribute_shares(self._shares))
+                iter(self.peers.distribute_shares(self._shares))
         self._epoch += 1
         shares = self._shares
         if start is not None:
-            local = self._peers.num_replicas // self._peers.num_workers
+            local = self.peers.num_replicas // self.peers.num_workers
             shares = shares.skip(start.position.batches * local)
-        return iter(self._peers.distribute_shares(shares))
+        return iter(self.peers.distribute_shares(shares))
 
     @property
     def _draws_again(self) -> bool:
         """True if the order of the data is drawn, and shared, anew in each epoch."""
-        return self._reseeds or shuffling.shuffles_arrays(self._adapter)
+        return self._reseeds or shuffling.shuffles_arrays(self.adapter)
 
     def _agree(self) -> None:
         """Agrees on one shuffle order, and gathers every worker's number of batches."""
-        length = self._adapter.num_batches
-        checksum, unseeded = shuffling.seeds_of(
-            getattr(self._adapter, "_dataset", None)
-        )
-        table = self._peers.gather_numbers(
+        length = self.adapter.num_batches
+        checksum, unseeded = shuffling.seeds_of(getattr(self.adapter, "_dataset", None))
+        table = self.peers.gather_numbers(
             [
-                _drawn_aside(self._adapter),
+                _drawn_aside(self.adapter),
                 -1 if length is None else length,
                 checksum,
                 unseeded,
             ]
         )
         # Everyone takes worker 0's draw.
-        self._seed = self._start.seed if self._start else int(table[0, 0])
+        self._seed = self.start.seed if self.start else int(table[0, 0])
         self._lengths = table[:, 1].tolist()
         self._reseeds = bool((table[:, 2] != table[0, 2]).any() or table[:, 3].any())
-        shuffling.reorder_py_dataset(self._adapter, self._seed, self._epoch)
+        shuffling.reorder_py_dataset(self.adapter, self._seed, self._epoch)
 
     def _known(self, batches: tf.data.Dataset) -> Totals:
         """Returns the knowledge of this worker, or of all of them, about the batches.
 
         Cost: a message of 8 bytes per worker if each has data of its own.
         """
-        replicas = self._peers.num_replicas
+        replicas = self.peers.num_replicas
         if not self.is_own:
-            fewest = _fewest_rows(self._adapter)
+            fewest = _fewest_rows(self.adapter)
             return Totals(self._lengths[0] != -1, has_rows=fewest >= replicas)
-        local = replicas // self._peers.num_workers
-        rows = self._peers.gather_numbers([rows_of_each(batches)])[:, 0]
+        local = replicas // self.peers.num_workers
+        rows = self.peers.gather_numbers([rows_of_each(batches)])[:, 0]
         total = int(rows.sum()) * local if rows.all() else None
         return Totals(total is not None, total, has_rows=total is not None)
 
     def _read(self) -> Any:
         # Keras shuffles arrays with the global seed, which workers need not share.
         with _tf.seeded(self._seed + self._epoch):
-            return self._adapter.get_tf_dataset()
+            return self.adapter.get_tf_dataset()
 
     def _batches(self, source: Any) -> tf.data.Dataset:
         """Returns this worker's own batches, or those of the whole cluster."""
         if self.is_own:
-            workers, replicas = self._peers.num_workers, self._peers.num_replicas
-            index = self._peers.worker_index
+            workers, replicas = self.peers.num_workers, self.peers.num_replicas
+            index = self.peers.worker_index
             return own_batches(source, workers, index, replicas)
         if self._reseeds:
             # Far from the last epoch's: each operation that draws takes the next
@@ -256,9 +248,9 @@ class ShardedData:
         return source
 
     def _share(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        replicas = self._peers.num_replicas
-        index = self._peers.worker_index
-        local = replicas // self._peers.num_workers
+        replicas = self.peers.num_replicas
+        index = self.peers.worker_index
+        local = replicas // self.peers.num_workers
         self.structure = BatchStructure(dataset.element_spec)
         if self.is_own:
             total = self._totals.of_each

@@ -28,7 +28,6 @@ class Partitioner(Protocol):
         The shape is a `tf.TensorShape` or integers, all known; the dtype a `tf.DType`,
         or any object with a `size` in bytes.
         """
-        ...
 
 
 @dataclass(frozen=True)

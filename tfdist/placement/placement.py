@@ -19,7 +19,6 @@ class Placement(Protocol):
 
     def place(self, variable: VariableSpec, num_ps: int) -> int:
         """Returns the index, from 0 to `num_ps - 1`, of the variable's ps."""
-        ...
 
 
 @runtime_checkable
@@ -28,7 +27,6 @@ class ShardPlacement(Placement, Protocol):
 
     def place_shards(self, shards: Sequence[VariableSpec], num_ps: int) -> list[int]:
         """Returns the index of each shard's ps."""
-        ...
 
 
 @runtime_checkable
@@ -37,19 +35,15 @@ class PartitioningPlacement(Placement, Protocol):
 
     def partition(self, variable: VariableSpec, num_ps: int) -> "Partition | None":
         """Returns how the variable is split, or None to place it whole."""
-        ...
 
     def created(self, spec: VariableSpec, variable: Any) -> None:
         """Notes a variable that has been created where it was placed."""
-        ...
 
     def check_slot(self, slot: VariableSpec, weight: Any) -> None:
         """Checks an optimizer slot before it is created next to its weight."""
-        ...
 
     def check_complete(self, weights: Iterable[Any] = ()) -> None:
         """Checks before a model's first step that all variables were created."""
-        ...
 
 
 class RoundRobin:

@@ -60,20 +60,15 @@ class Planned:
                 "Planned takes a plan, as tfdist.plan(build_model, num_ps) returns it "
                 f"and tfdist.planning.Plan.load(path) reads it; received {plan!r}"
             )
-        self._plan = plan
+        self.plan = plan
         # Kept across restarts: slots may be created after the weights of a next model.
         self._by_id: dict[int, _Created] = {}
         self.restart()
 
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self._plan
-
     def restart(self) -> None:
         """Starts over, for a model built again after an unfinished one."""
-        self._matcher = Matcher(variable.spec for variable in self._plan.variables)
-        self._left = len(self._plan.variables)
+        self._matcher = Matcher(variable.spec for variable in self.plan.variables)
+        self._left = len(self.plan.variables)
         self._round: list[_Created] = []
         kept = self._by_id.items()
         self._by_id = {key: each for key, each in kept if each.is_in_use}
@@ -123,7 +118,7 @@ class Planned:
         if created is None:
             return
         kind = slot_kind(slot.name, created.spec.name)
-        planned = _slot_kinds(self._plan.variables[created.index].weight)
+        planned = _slot_kinds(self.plan.variables[created.index].weight)
         if kind not in planned:
             raise PlanMismatchError(
                 f"extra slot: the plan has no {kind} of {created.spec.name} "
@@ -161,7 +156,7 @@ class Planned:
         in_use = [each for each in self._round if each.is_in_use]
         if not in_use:
             return None
-        variables = self._plan.variables
+        variables = self.plan.variables
         if self._left:
             first = variables[self._matcher.taken.index(0)].spec
             return (
@@ -186,7 +181,7 @@ class Planned:
             created = self._record_of(weight)
             if created is None:
                 continue
-            planned = _slot_kinds(self._plan.variables[created.index].weight)
+            planned = _slot_kinds(self.plan.variables[created.index].weight)
             if absent := [kind for kind in planned if kind not in created.slots]:
                 return (
                     f"missing slot: the plan has {absent[0]} of {created.spec.name}, "
@@ -197,16 +192,16 @@ class Planned:
         return None
 
     def _find(self, variable: VariableSpec, num_ps: int) -> PlannedVariable:
-        if num_ps != self._plan.num_ps:
+        if num_ps != self.plan.num_ps:
             raise PlanMismatchError(
-                f"the plan is for {self._plan.num_ps} ps and the cluster has {num_ps}: "
+                f"the plan is for {self.plan.num_ps} ps and the cluster has {num_ps}: "
                 f"plan again with num_ps={num_ps}"
             )
         if not self._left:
             self.restart()
         index = self._matcher.find(variable)
         if index is not None:
-            return self._plan.variables[index]
+            return self.plan.variables[index]
         planned = self._matcher.of_same_path(variable)
         if planned is None:
             raise PlanMismatchError(

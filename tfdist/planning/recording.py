@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.context import having
 from tfdist.placement.variable_spec import VariableSpec
 from tfdist.planning.match import Matcher
 from tfdist.planning.weight import Weight
@@ -94,31 +95,24 @@ def recording() -> Iterator[Recording]:
         return variable
 
     def initialize(variable: Any, value: Any) -> None:
-        created.keras_variable = variable
-        try:
+        with having(created, keras_variable=variable):
             keras_initialize(variable, value)
-        finally:
-            created.keras_variable = None
 
     def add_slot(optimizer: Any, reference_variable: Any, *args: Any, **kw: Any) -> Any:
         reference = reference_variable
         if isinstance(reference, keras.Variable):
             reference = reference.value
-        created.reference = id(reference)
-        try:
+        with having(created, reference=id(reference)):
             return keras_add_slot(optimizer, reference_variable, *args, **kw)
-        finally:
-            created.reference = None
 
     # Keras exposes a variable's path and a slot's weight nowhere else. The patches last
     # only for this context.
     keras_initialize = keras.Variable._initialize
-    keras_add_slot = keras.optimizers.Optimizer.add_variable_from_reference
-    keras.Variable._initialize = initialize
-    keras.optimizers.Optimizer.add_variable_from_reference = add_slot
-    try:
-        with tf.variable_creator_scope(creator):
-            yield created
-    finally:
-        keras.Variable._initialize = keras_initialize
-        keras.optimizers.Optimizer.add_variable_from_reference = keras_add_slot
+    optimizers = keras.optimizers.Optimizer
+    keras_add_slot = optimizers.add_variable_from_reference
+    with (
+        having(keras.Variable, _initialize=initialize),
+        having(optimizers, add_variable_from_reference=add_slot),
+        tf.variable_creator_scope(creator),
+    ):
+        yield created

@@ -18,15 +18,13 @@ from tfdist.cluster.membership import WORKERS, command_of
 from tfdist.cluster.startup import wait_for
 from tfdist.keras.graph import is_symbolic
 from tfdist.keras.scope import outside_of_scope
-from tfdist.keras.seeds import with_this_generator
 from tfdist.peers import agreement, calls, waits
 from tfdist.synchronous import devices
 from tfdist.synchronous.fit.refusals import SynchronousTrainingError
 from tfdist.synchronous.replica.collectives import CARRIED_AS
 from tfdist.synchronous.replica.current_step import (
-    all_reduced,
+    TracesSteps,
     exchanging,
-    has_reduced_gradients,
     note_shapes,
 )
 from tfdist.synchronous.replica.on_read import created
@@ -41,7 +39,7 @@ _EQUAL_ANYWHERE = (keras.initializers.Zeros, keras.initializers.Ones)
 """The initializers of Keras whose values no worker has to be told."""
 
 
-class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
+class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
     """The `extended` of `MultiWorkerMirroredStrategy`.
 
     Args:
@@ -196,18 +194,13 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
         if self._num_replicas_in_sync == 1:
             return [tf.identity(each) for each in values]
         note_shapes(values)
-        reduce = super()._replica_ctx_all_reduce
+        # TensorFlow's own, behind the reduction of whatever a step computes.
+        reduce = super(TracesSteps, self)._replica_ctx_all_reduce
         reduce_op = tf.distribute.ReduceOp.SUM
         with exchanging():
             if self.has_gpus:
                 return reduce(reduce_op, list(values), options)
             return sum_in_parts(values, lambda parts: reduce(reduce_op, parts, options))
-
-    def _replica_ctx_all_reduce(
-        self, reduce_op: Any, value: Any, options: Any = None
-    ) -> Any:
-        reduce = super()._replica_ctx_all_reduce
-        return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
 
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
@@ -309,12 +302,3 @@ class MultiWorkerExtended(_tf.CollectiveAllReduceExtended):
                 f"may use their ports. {command_of(WORKERS, self._config)}"
             ) from None
         devices.check_equal(dict(zip(self.worker_names, counts, strict=True)))
-
-    def _call_for_each_replica(
-        self, fn: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        # Replicas have threads of their own, and Keras has a seed generator per thread.
-        return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
-
-    def _use_merge_call(self) -> bool:
-        return not has_reduced_gradients() and super()._use_merge_call()

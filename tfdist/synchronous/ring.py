@@ -101,7 +101,7 @@ class RingStrategy(SynchronousStrategy):
             whole_batch_bytes,
             replica_loss,
         )
-        weakref.finalize(self, self.extended.stop_watching).atexit = False
+        weakref.finalize(self, self.extended.watched.stop).atexit = False
 
     @property
     def num_workers(self) -> int:

@@ -10,19 +10,17 @@ import tensorflow as tf
 import tf_config
 from tfdist import _tf
 from tfdist.cluster.liveness.watched_workers import WatchedWorkers
-from tfdist.keras.seeds import with_this_generator
 from tfdist.synchronous.devices import of_workers
 from tfdist.synchronous.replica.current_step import (
-    all_reduced,
+    TracesSteps,
     check_not_within,
     exchanging,
-    has_reduced_gradients,
     note_equal,
 )
 from tfdist.synchronous.replica.on_read import created
 
 
-class RingExtended(_tf.MirroredExtended):
+class RingExtended(TracesSteps, _tf.MirroredExtended):
     """A mirrored `extended` whose devices belong to other tasks.
 
     Args:
@@ -49,7 +47,7 @@ class RingExtended(_tf.MirroredExtended):
         # other methods support them.
         super().__init__(strategy, devices[:1], cross_device_ops)
         self._initialize_strategy(devices)
-        self._watched = WatchedWorkers(workers, peer_timeout)
+        self.watched = WatchedWorkers(workers, peer_timeout)
         here = tf.identity(0).device
         # Batches are split in this process, which has the dataset, and a worker receives
         # its part with the step. With no default device, initial values and whatever else
@@ -96,36 +94,18 @@ class RingExtended(_tf.MirroredExtended):
         note_equal(total)
         return total
 
-    def _replica_ctx_all_reduce(
-        self, reduce_op: Any, value: Any, options: Any = None
-    ) -> Any:
-        reduce = super()._replica_ctx_all_reduce
-        return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
-
     def lost_peers(self) -> list[str]:
         """Probes the workers and returns those that do not respond."""
-        return self._watched.lost()
-
-    def stop_watching(self) -> None:
-        """Stops probing the workers."""
-        self._watched.stop()
+        return self.watched.lost()
 
     def call(self) -> contextlib.AbstractContextManager[None]:
         """A call that needs the workers: if one is lost, it fails or the process exits."""
-        return self._watched.call()
+        return self.watched.call()
 
     def _create_variable(
         self, next_creator: Callable[..., tf.Variable], **kwargs: Any
     ) -> Any:
         return created(super()._create_variable, next_creator, kwargs)
-
-    def _call_for_each_replica(
-        self, fn: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
-        return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
-
-    def _use_merge_call(self) -> bool:
-        return not has_reduced_gradients() and super()._use_merge_call()
 
     def _get_cross_device_ops(self, value: Any) -> Any:
         # A synchronized normalization, for example, within a replica. TensorFlow would say, at

@@ -21,6 +21,7 @@ increment: adding differences could leave a value that no worker wrote.
 import tensorflow as tf
 
 from tfdist._support.errors import RefusalError
+from tfdist._support.walks import reached
 
 _SUMS = frozenset({"Add", "AddV2", "Sub"})
 _PROJECTIONS = frozenset(
@@ -62,15 +63,11 @@ def increment(
 
 def _is_projection(op: tf.Operation, view: tf.Tensor) -> bool:
     """Returns True if projections of the view computed an operation's result."""
-    pending, seen = [op], set()
-    while pending:
-        op = pending.pop()
-        if op.type in _PROJECTIONS and op.name not in seen:
-            seen.add(op.name)
-            if any(_is(each, view) for each in op.inputs):
-                return True
-            pending += map(_source, op.inputs)
-    return False
+    ops = reached(
+        [op], lambda op: map(_source, op.inputs) if op.type in _PROJECTIONS else ()
+    )
+    projections = [each for each in ops if each.type in _PROJECTIONS]
+    return any(_is(each, view) for op in projections for each in op.inputs)
 
 
 def _shaped_as(view: tf.Tensor, term: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,9 @@ loop or a `tf.function` captures the handles of shards, and gradients flow to th
 `keras_variable`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from tfdist.variables.shard_layout import ShardLayout
 from tfdist.variables.variable import ParameterServerVariable, each_row_once
 
 
+@dataclass(eq=False)
 class PartitionedVariable:
     """A variable split along one axis into shards.
 
@@ -39,24 +42,19 @@ class PartitionedVariable:
         changes: Splits and joins changes of it.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[ParameterServerVariable],
-        layout: ShardLayout,
-        name: str,
-        trainable: bool,
-        num_workers: int,
-    ) -> None:
-        self._shards = tuple(shards)
-        self.layout = layout
-        self.name = name
-        self.trainable = trainable
-        self._num_workers = num_workers
+    shards: Sequence[ParameterServerVariable]
+    layout: ShardLayout
+    name: str
+    trainable: bool
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        self.shards = tuple(self.shards)
         self.updated_whole = False
         self.lost: Any = None
         self.growth: Any = None
-        shapes = [shard.shape for shard in self._shards]
-        self.changes = ShardChanges(layout, shapes, self.dtype)
+        shapes = [shard.shape for shard in self.shards]
+        self.changes = ShardChanges(self.layout, shapes, self.dtype)
         self._shape = self.changes.shape
         self._view: tf.Tensor | None = None
 
@@ -73,11 +71,6 @@ class PartitionedVariable:
         return self.layout.partition
 
     @property
-    def shards(self) -> tuple[ParameterServerVariable, ...]:
-        """The variables on the ps, one per shard."""
-        return self._shards
-
-    @property
     def shape(self) -> tf.TensorShape:
         """The shape of the whole, or of the shard that an update is narrowed to."""
         seen = self._seen()
@@ -86,24 +79,24 @@ class PartitionedVariable:
     @property
     def dtype(self) -> tf.DType:
         """The dtype of its elements."""
-        return self._shards[0].dtype
+        return self.shards[0].dtype
 
     @property
     def aggregation(self) -> tf.VariableAggregation:
         """The aggregation of replicas' writes, as for `tf.Variable`."""
-        return self._shards[0].aggregation
+        return self.shards[0].aggregation
 
     @property
     def device(self) -> str:
         """The device of its first shard."""
-        return self._shards[0].device
+        return self.shards[0].device
 
     @property
     def handle(self) -> tf.Tensor:
         """The handle of a variable in one piece, which this is not."""
         # An AttributeError, so that there is none for those that look first.
         raise AttributeError(
-            f"{self.name} is in shards on {len(self._shards)} ps, and has no handle: take "
+            f"{self.name} is in shards on {len(self.shards)} ps, and has no handle: take "
             "gradients by tf.GradientTape, or build its layer within "
             "tfdist.partition_variables(tfdist.FixedShardsPartitioner(1))"
         )
@@ -111,22 +104,22 @@ class PartitionedVariable:
     @property
     def updates_rows(self) -> bool:
         """True if an optimizer updates only the rows that a step has looked up."""
-        return all(shard.updates_rows for shard in self._shards)
+        return all(shard.updates_rows for shard in self.shards)
 
     @updates_rows.setter
     def updates_rows(self, value: bool) -> None:
-        for shard in self._shards:
+        for shard in self.shards:
             shard.updates_rows = value
 
     # The next three are read by name: the strategy's by `tf.distribute`, the id by
     # Keras's optimizers, the shared name by Keras's variables.
     @property
     def _distribute_strategy(self) -> tf.distribute.Strategy:
-        return self._shards[0]._distribute_strategy
+        return self.shards[0]._distribute_strategy
 
     @property
     def _unique_id(self) -> str:
-        return self._shards[0]._unique_id
+        return self.shards[0]._unique_id
 
     @property
     def _shared_name(self) -> str:
@@ -134,7 +127,7 @@ class PartitionedVariable:
 
     def _seen(self) -> ParameterServerVariable | None:
         index = narrowing.shard_seen()
-        return None if index is None else self._shards[index]
+        return None if index is None else self.shards[index]
 
     def invalidate_read(self) -> None:
         """Makes the next read ask the ps: this step has written what it sees of it."""
@@ -160,7 +153,7 @@ class PartitionedVariable:
         def join(*values: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
             return self.layout.join(values), self.changes.split_gradient
 
-        values = [shard.read_value() for shard in self._shards]
+        values = [shard.read_value() for shard in self.shards]
         # So `join_gradients` gives the gradient of the whole back as it is.
         return tf.custom_gradient(join)(*values) if self.trainable else join(*values)[0]
 
@@ -181,13 +174,13 @@ class PartitionedVariable:
 
     def _look_up(self, unique: tf.Tensor) -> tf.Tensor:
         owners, local = self.changes.locate(unique)
-        count = len(self._shards)
+        count = len(self.shards)
         rows = tf.dynamic_partition(local, owners, count)
 
         order = tf.dynamic_partition(tf.range(tf.size(unique)), owners, count)
         found = [
             shard.sparse_read(part)
-            for shard, part in zip(self._shards, rows, strict=True)
+            for shard, part in zip(self.shards, rows, strict=True)
         ]
         return tf.dynamic_stitch(order, found)
 
@@ -203,7 +196,7 @@ class PartitionedVariable:
         if added is not None:
             self.assign_add(added)
             return
-        for shard, part in zip(self._shards, self.layout.split(value), strict=True):
+        for shard, part in zip(self.shards, self.layout.split(value), strict=True):
             shard.assign(part)
 
     def _increment(self, value: tf.Tensor) -> tf.Tensor | None:
@@ -212,35 +205,16 @@ class PartitionedVariable:
             return None
         if view.graph is not tf.compat.v1.get_default_graph():
             return None
-        return increment(value, view, self.trainable, self._num_workers)
-
-    def assign_add(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
-    ) -> None:
-        """Adds to the value, under the lock of each shard."""
-        self._each_with_part_of(delta, "assign_add")
-
-    def assign_sub(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
-    ) -> None:
-        """Subtracts from the value, under the lock of each shard."""
-        self._each_with_part_of(delta, "assign_sub")
-
-    def scatter_add(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
-        """Adds to rows of the value, under the lock of each shard."""
-        self._each_with_part_of(delta, "scatter_add")
-
-    def scatter_sub(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
-        """Subtracts from rows of the value, under the lock of each shard."""
-        self._each_with_part_of(delta, "scatter_sub")
-
-    def scatter_update(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
-        """Sets rows of the value."""
-        self._each_with_part_of(delta, "scatter_update")
+        return increment(value, view, self.trainable, self.num_workers)
 
     def _each_with_part_of(
-        self, delta: tf.Tensor | tf.IndexedSlices, method: str
+        self,
+        method: str,
+        delta: tf.Tensor | tf.IndexedSlices,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
+        """Changes the value, each shard under its own lock."""
         self._view = None
         if (seen := self._seen()) is not None:
             getattr(seen, method)(delta)
@@ -250,8 +224,14 @@ class PartitionedVariable:
             delta = tf.broadcast_to(
                 tf.convert_to_tensor(delta, self.dtype), self._shape
             )
-        for shard, part in zip(self._shards, self.changes.parts_of(delta), strict=True):
+        for shard, part in zip(self.shards, self.changes.parts_of(delta), strict=True):
             getattr(shard, method)(part)
+
+    assign_add = functools.partialmethod(_each_with_part_of, "assign_add")
+    assign_sub = functools.partialmethod(_each_with_part_of, "assign_sub")
+    scatter_add = functools.partialmethod(_each_with_part_of, "scatter_add")
+    scatter_sub = functools.partialmethod(_each_with_part_of, "scatter_sub")
+    scatter_update = functools.partialmethod(_each_with_part_of, "scatter_update")
 
     def numpy(self) -> np.ndarray:
         """Returns the value of the whole; of a growing table's slot the rows of its ids."""
@@ -259,7 +239,7 @@ class PartitionedVariable:
             rows: np.ndarray = self.growth.rows_of_slot(self)
             return rows
         self._check_is_not_reserved()
-        parts = [shard.numpy() for shard in self._shards]
+        parts = [shard.numpy() for shard in self.shards]
         return self.layout.join_arrays(parts)
 
     def _check_is_not_reserved(self) -> None:
@@ -292,7 +272,7 @@ class PartitionedVariable:
         shape = self._shape.as_list()
         return {
             "VARIABLE_VALUE": lambda name: saveables(
-                self._shards, self.layout, shape, name
+                self.shards, self.layout, shape, name
             )
         }
 

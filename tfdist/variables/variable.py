@@ -7,9 +7,10 @@ which of these writes are applied as increments, under the variable's lock, inst
 One step alone on one worker sees exactly what it would see without this.
 """
 
-import contextlib
+import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.context import having
 from tfdist.variables import narrowing
 from tfdist.variables.increment import NotAdditiveError, increment
 from tfdist.variables.reserved_rows import refusal_of
@@ -59,7 +61,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         # A shard is created as not trainable, or a tape would watch it besides the
         # whole variable.
         self.is_weight = is_weight or variable.trainable
-        self._beside = beside
+        self.beside = beside
         # The tensor that the step being traced has read. It serves later reads of the
         # step, and `increment` looks for it in what the step assigns. It is valid for
         # one graph, for one choice of rows, and until the next write.
@@ -76,17 +78,12 @@ class ParameterServerVariable(_tf.CachingVariable):
         self.rows_in_use: Callable[[], int] | None = None
 
     def _rows_seen(self) -> tf.Tensor | None:
-        return narrowing.rows_seen(self, self._beside)
-
-    @property
-    def beside(self) -> Any:
-        """The weight that it is an optimizer slot of, or None."""
-        return self._beside
+        return narrowing.rows_seen(self, self.beside)
 
     @property
     def is_slot(self) -> bool:
         """True if it is a slot of an optimizer."""
-        return self._beside is not None
+        return self.beside is not None
 
     def invalidate_read(self) -> None:
         """Makes the next read ask the ps: this step has written the variable."""
@@ -159,15 +156,10 @@ class ParameterServerVariable(_tf.CachingVariable):
         # The base class takes no `copy`, and NumPy 2 warns of that.
         return np.asarray(self.numpy(), dtype=dtype)
 
-    @contextlib.contextmanager
-    def in_update(self) -> Iterator[None]:
+    def in_update(self) -> AbstractContextManager[None]:
         """Notes that an optimizer updates the variable."""
         self.updated_in.update(_tf.graphs_being_traced())
-        self._in_update = True
-        try:
-            yield
-        finally:
-            self._in_update = False
+        return having(self, _in_update=True)
 
     def assign(
         self,
@@ -210,64 +202,46 @@ class ParameterServerVariable(_tf.CachingVariable):
             return self._v.scatter_update(tf.IndexedSlices(value, rows), name=name)
         return self._v.assign(value, name=name, read_value=read_value)
 
-    def assign_add(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+    def _change(
+        self,
+        kind: str,
+        delta: tf.Tensor | tf.IndexedSlices,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        """Adds to the value under the variable's lock."""
+        """Adds to the value, or subtracts, under the variable's lock."""
         self.invalidate_read()
         rows = self._rows_seen()
-        if rows is not None:
-            return self.scatter_add(self._slices(delta, rows))
-        return self._v.assign_add(delta, *args, **kwargs)
+        if rows is None:
+            return getattr(self._v, f"assign_{kind}")(delta, *args, **kwargs)
+        slices = tf.IndexedSlices(tf.convert_to_tensor(delta, self.dtype), rows)
+        return getattr(self, f"scatter_{kind}")(slices)
 
-    def assign_sub(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Subtracts from the value under the variable's lock."""
-        self.invalidate_read()
-        rows = self._rows_seen()
-        if rows is not None:
-            return self.scatter_sub(self._slices(delta, rows))
-        return self._v.assign_sub(delta, *args, **kwargs)
-
-    def _slices(
-        self, delta: tf.Tensor | tf.IndexedSlices, rows: tf.Tensor
-    ) -> tf.IndexedSlices:
-        return tf.IndexedSlices(tf.convert_to_tensor(delta, self.dtype), rows)
-
-    def scatter_add(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = True,
-        name: str | None = None,
-    ) -> "ParameterServerVariable":
-        """Adds to rows of the value under the variable's lock."""
-        self._scatter(tf.raw_ops.ResourceScatterNdAdd, sparse_delta, name)
-        return self
-
-    def scatter_sub(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = True,
-        name: str | None = None,
-    ) -> "ParameterServerVariable":
-        """Subtracts from rows of the value under the variable's lock."""
-        self._scatter(tf.raw_ops.ResourceScatterNdSub, sparse_delta, name)
-        return self
+    assign_add = functools.partialmethod(_change, "add")
+    assign_sub = functools.partialmethod(_change, "sub")
 
     def _scatter(
-        self, op: Callable[..., Any], delta: tf.IndexedSlices, name: str | None
-    ) -> None:
+        self,
+        op: Callable[..., Any],
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = True,
+        name: str | None = None,
+    ) -> "ParameterServerVariable":
+        """Adds to rows of the value, or subtracts, under the variable's lock."""
         # The op that `tf.Variable.scatter_add` uses takes the lock shared: workers
         # that add to one row at the same time lose some of it.
         self.invalidate_read()
         op(
             ref=self.handle,
-            indices=tf.expand_dims(delta.indices, -1),
-            updates=tf.cast(delta.values, self.dtype),
+            indices=tf.expand_dims(sparse_delta.indices, -1),
+            updates=tf.cast(sparse_delta.values, self.dtype),
             use_locking=True,
             name=name,
         )
+        return self
+
+    scatter_add = functools.partialmethod(_scatter, tf.raw_ops.ResourceScatterNdAdd)
+    scatter_sub = functools.partialmethod(_scatter, tf.raw_ops.ResourceScatterNdSub)
 
 
 def each_row_once(

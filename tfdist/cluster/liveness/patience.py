@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -14,25 +15,20 @@ _SLICE_SECONDS = 0.5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.1  # seconds
 
 
+@dataclass(eq=False)
 class Patience:
     """Waits as TensorFlow's coordinator does, and calls `check` between slices.
 
     It raises the error that ends a wait.
     """
 
-    def __init__(
-        self,
-        coordinator: tf.distribute.coordinator.ClusterCoordinator,
-        activity: Activity,
-        check: Callable[[], None],
-    ) -> None:
-        self._coordinator = coordinator
-        self.check = check
-        self._activity = activity
+    coordinator: tf.distribute.coordinator.ClusterCoordinator
+    activity: Activity
+    check: Callable[[], None]
 
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context that records that the main thread waits for steps."""
-        return self._activity.waiting_for(STEPS)
+        return self.activity.waiting_for(STEPS)
 
     def wait_for(self, output: Any) -> None:
         """Waits until a function has finished or failed."""
@@ -48,8 +44,8 @@ class Patience:
                 while not _tf.wait_for_result(output, _SLICE_SECONDS):
                     self.check()
                     # One that waits for a step that has failed would wait forever.
-                    self._coordinator.done()
-            while not self._coordinator.done():
+                    self.coordinator.done()
+            while not self.coordinator.done():
                 self.check()
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

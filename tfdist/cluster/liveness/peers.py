@@ -5,6 +5,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -44,6 +45,7 @@ class PeerLostError(Error, RuntimeError):
     """Another task exited or stopped responding, and no step is possible without it."""
 
 
+@dataclass(eq=False)
 class PeerWatch:
     """Probes every peer regularly.
 
@@ -61,21 +63,16 @@ class PeerWatch:
             returns whether to continue watching.
     """
 
-    def __init__(
-        self,
-        peers: Mapping[tf_config.Task, str],
-        timeout: float,
-        check: Callable[[tf_config.Task, float], None] = _tf.check_peer,
-        give_up: Callable[[str, Callable[[], bool]], bool] = _abort_collectives,
-    ) -> None:
-        self._peers = peers
-        self._timeout = timeout
-        self._check = check
-        self._give_up = give_up
+    peers: Mapping[tf_config.Task, str]
+    timeout: float
+    check: Callable[[tf_config.Task, float], None] = _tf.check_peer
+    give_up: Callable[[str, Callable[[], bool]], bool] = _abort_collectives
+
+    def __post_init__(self) -> None:
         self._stopped = threading.Event()
         threads = [
             threading.Thread(target=self._watch, args=(task,), daemon=True)
-            for task in peers
+            for task in self.peers
         ]
         for thread in threads:
             thread.start()
@@ -86,28 +83,28 @@ class PeerWatch:
 
     def lost(self) -> list[str]:
         """Probes every peer once, and returns those that do not respond."""
-        return unanswered(self._peers, self._check)
+        return unanswered(self.peers, self.check)
 
     def _watch(self, task: tf_config.Task) -> None:
         refusals, answered = 0, time.monotonic()
         while not self._stopped.wait(_PAUSE_SECONDS):
-            problem = _problem(self._check, task)
+            problem = _problem(self.check, task)
             if problem is None:
                 refusals, answered = 0, time.monotonic()
                 continue
             silent = time.monotonic() - answered
             # A stopped or slow peer exceeds the deadline; all else is a refusal.
             refusals += not isinstance(problem, tf.errors.DeadlineExceededError)
-            if refusals < _REFUSALS and silent < self._timeout:
+            if refusals < _REFUSALS and silent < self.timeout:
                 continue
-            message = f"{task} at {self._peers[task]} does not answer"
+            message = f"{task} at {self.peers[task]} does not answer"
             is_back = functools.partial(self._is_back, task, refusals >= _REFUSALS)
-            if not self._give_up(message, is_back):
+            if not self.give_up(message, is_back):
                 return
             refusals, answered = 0, time.monotonic()
 
     def _is_back(self, task: tf_config.Task, had_ended: bool) -> bool:
-        return not had_ended and _problem(self._check, task) is None
+        return not had_ended and _problem(self.check, task) is None
 
 
 @contextlib.contextmanager

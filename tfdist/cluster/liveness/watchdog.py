@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import InitVar, dataclass
 
 import tf_config
 from tf_config.contract import EXIT_RESTART, EXIT_STALLED
@@ -41,6 +42,7 @@ class StalledError(Error, RuntimeError):
     """Training has stalled: a task does not respond, or a step or a batch takes too long."""
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Probes every server, and checks that steps finish.
 
@@ -48,24 +50,18 @@ class Watchdog:
     answer now.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[tf_config.Task, str],
-        activity: Activity,
-        timeouts: Timeouts,
-        on_stall: str | None = None,
-        end: Callable[[int], None] = os._exit,
-        not_waited_for: Callable[[], Collection[tf_config.Task]] = tuple,
-    ) -> None:
-        self._not_waited_for = not_waited_for
+    tasks: InitVar[Mapping[tf_config.Task, str]]
+    activity: Activity
+    timeouts: Timeouts
+    on_stall: str | None = None
+    end: Callable[[int], None] = os._exit
+    not_waited_for: Callable[[], Collection[tf_config.Task]] = tuple
+
+    def __post_init__(self, tasks: Mapping[tf_config.Task, str]) -> None:
         self._servers = {
             str(t): StatusConnection(address) for t, address in tasks.items()
         }
         self._addresses = {str(task): address for task, address in tasks.items()}
-        self._activity = activity
-        self._timeouts = timeouts
-        self._on_stall = on_stall
-        self._end = end
         self._silent: dict[str, float] = {}
         self._problems: dict[str, str] = {}
         self._without_progress = 0.0
@@ -76,7 +72,7 @@ class Watchdog:
         self._stopped = threading.Event()
         self._sentinel: Sentinel | None = None
         # At least five looks within each timeout.
-        self._interval = min(_LONGEST_INTERVAL, min(timeouts) / 5)
+        self._interval = min(_LONGEST_INTERVAL, min(self.timeouts) / 5)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -98,7 +94,7 @@ class Watchdog:
             self._tell_sentinel()
             self._look()
             seen = self._seen()
-            found = stall.stalled(seen, self._timeouts)
+            found = stall.stalled(seen, self.timeouts)
             if found is None:
                 self._said = None
             else:
@@ -110,12 +106,12 @@ class Watchdog:
             self._sentinel.close()
 
     def _tell_sentinel(self) -> None:
-        is_needed = self._activity.working
+        is_needed = self.activity.working
         if is_needed and self._sentinel is None:
             with contextlib.suppress(
                 OSError
             ):  # No process can be started: try again later.
-                patience = 2 * max(self._timeouts) + _SECONDS_FOR_THE_WATCHDOG
+                patience = 2 * max(self.timeouts) + _SECONDS_FOR_THE_WATCHDOG
                 self._sentinel = Sentinel(patience)
         if self._sentinel is None:
             return
@@ -139,8 +135,8 @@ class Watchdog:
             else:
                 self._silent.setdefault(name, 0.0)
                 self._problems[name] = problem
-        finished = sum(self._activity.finished.values())
-        if finished != self._finished or not self._activity.under_way:
+        finished = sum(self.activity.finished.values())
+        if finished != self._finished or not self.activity.under_way:
             self._without_progress = 0.0
         if finished != self._finished:
             # A program that trains again after the error is not exiting: cancel the timer.
@@ -148,7 +144,7 @@ class Watchdog:
         self._finished = finished
 
     def _watched(self) -> list[str]:
-        excused = {str(task) for task in self._not_waited_for()}
+        excused = {str(task) for task in self.not_waited_for()}
         return [name for name in self._servers if name not in excused]
 
     def _count(self, seconds: float) -> None:
@@ -157,15 +153,15 @@ class Watchdog:
 
     def _seen(self) -> Seen:
         return Seen(
-            self._activity.working,
+            self.activity.working,
             dict(self._silent),
             self._without_progress,
-            self._activity.waits(DATA),
-            self._activity.busy,
+            self.activity.waits(DATA),
+            self.activity.busy,
         )
 
     def _act(self, found: Stall, seen: Seen) -> None:
-        what = stall.action(found, self._on_stall, supervision.is_supervised())
+        what = stall.action(found, self.on_stall, supervision.is_supervised())
         text = self._describe(found, seen)
         if what == stall.RESTART:
             self._restart(found, text)
@@ -182,7 +178,7 @@ class Watchdog:
     def _describe(self, found: Stall, seen: Seen) -> str:
         who = [f"{each} at {self._addresses[each]}" for each in found.tasks]
         is_task = found.kind is Kind.TASK
-        timeout = self._timeouts.task if is_task else self._timeouts.step
+        timeout = self.timeouts.task if is_task else self.timeouts.step
         return "\n".join(
             [
                 f"{found.kind.value} for {timeout:g} s"
@@ -194,14 +190,14 @@ class Watchdog:
     def _lines(self, seen: Seen) -> list[str]:
         """Returns the last known activity of each task."""
         watched = self._watched()
-        lines = stall.lines(seen, self._problems, self._activity.finished, watched)
+        lines = stall.lines(seen, self._problems, self.activity.finished, watched)
         away = [name for name in self._servers if name not in watched]
         return lines + [f"  {name}: is away, and not waited for" for name in away]
 
     def _restart(self, found: Stall, text: str) -> None:
         # No task to name, as with a slow pipeline: the chief itself is restarted.
         if not found.tasks:
-            end_process(text, EXIT_RESTART, self._end)
+            end_process(text, EXIT_RESTART, self.end)
             return
         # The supervisor already sees dead processes.
         ended = {t for t in self._silent if self._problems[t] != NO_ANSWER}
@@ -220,7 +216,7 @@ class Watchdog:
         self._raised.clear()
         self._error = StalledError(text)
         if not self._raised.wait(_SECONDS_TO_RAISE) and not self._stopped.is_set():
-            end_process(text, EXIT_STALLED, self._end)
+            end_process(text, EXIT_STALLED, self.end)
 
 
 def end_process(text: str, status: int, end: Callable[[int], None] = os._exit) -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from tfdist.cluster.liveness.peers import WHAT_TO_DO, PeerWatch
 from tfdist.cluster.liveness.watchdog import end_process
 
 
+@dataclass(eq=False)
 class LastResort:
     """Exits the process if a call continues although a peer that it needs is lost.
 
@@ -26,11 +28,10 @@ class LastResort:
     may take `seconds` to fail by itself.
     """
 
-    def __init__(
-        self, seconds: float = 15.0, end: Callable[[int], None] = os._exit
-    ) -> None:
-        self._seconds = seconds
-        self._end = end
+    seconds: float = 15.0
+    end: Callable[[int], None] = os._exit
+
+    def __post_init__(self) -> None:
         self._depth = 0
         self._calls = 0
         self._is_called = threading.Event()
@@ -59,15 +60,15 @@ class LastResort:
             self._is_called.wait()
             # A later call has its own time: only the one seen now is measured.
             call = self._calls
-            time.sleep(self._seconds)
+            time.sleep(self.seconds)
             if is_back():
                 return True
             if self._is_called.is_set() and self._calls == call:
-                end_process(text, EXIT_STALLED, self._end)
+                end_process(text, EXIT_STALLED, self.end)
                 return False
 
 
-class WatchedWorkers:
+class WatchedWorkers(PeerWatch):
     """Probes the workers until it is stopped.
 
     One may fail to respond for `peer_timeout` seconds.
@@ -80,15 +81,7 @@ class WatchedWorkers:
             task: StatusConnection(address) for task, address in addresses.items()
         }
         self._last_resort = LastResort()
-        self._watch = PeerWatch(addresses, peer_timeout, self._check, self._lost)
-
-    def lost(self) -> list[str]:
-        """Probes the workers and returns those that do not respond."""
-        return self._watch.lost()
-
-    def stop(self) -> None:
-        """Stops probing."""
-        self._watch.stop()
+        super().__init__(addresses, peer_timeout, self._check, self._lost)
 
     def call(self) -> contextlib.AbstractContextManager[None]:
         """A call that needs the workers: if one is lost, it fails or the process exits."""

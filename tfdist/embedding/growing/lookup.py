@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.embedding import routing
 from tfdist.embedding.aggregated_lookup import combined
 from tfdist.embedding.batch import Bag
-from tfdist.embedding.differentiable import ABSENT, sums_on_shards
+from tfdist.embedding.differentiable import of_known_ids, sums_on_shards
 from tfdist.embedding.growing.growing_shard import GrowingShard
 from tfdist.embedding.growing.hashing import owners_of
 
@@ -89,12 +89,7 @@ def _rows_of(
         def gradient(d_values: tf.Tensor) -> tf.IndexedSlices:
             # The rows' numbers never leave the ps.
             with at(device):
-                is_there = tf.not_equal(rows, ABSENT)
-                return tf.IndexedSlices(
-                    tf.boolean_mask(d_values, is_there),
-                    tf.boolean_mask(rows, is_there),
-                    tf.constant(shape, tf.int64),
-                )
+                return of_known_ids(d_values, rows, shape)
 
         return values, gradient
 

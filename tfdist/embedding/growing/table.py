@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from tfdist.variables.variable import each_row_once
 _log = logging.getLogger("tfdist")
 
 
+@dataclass(eq=False)
 class GrowingTable:
     """Looks ids up in a variable, each in the row that it was given.
 
@@ -47,23 +49,18 @@ class GrowingTable:
         follows: Whether it is known of each row when and how often it was looked up.
     """
 
-    def __init__(
-        self,
-        variable: Any,
-        path: str,
-        first_rows: Rows,
-        origin: Origin,
-        admission: Admission = None,
-        eviction: Sequence[Eviction] = (),
-        follows: bool = False,
-    ) -> None:
-        self._variable = variable
+    variable: Any
+    path: InitVar[str]
+    first_rows: Rows
+    origin: Origin
+    admission: InitVar[Admission] = None
+    eviction: Sequence[Eviction] = ()
+    follows: InitVar[bool] = False
+
+    def __post_init__(self, path: str, admission: Admission, follows: bool) -> None:
         self._path, self._has_warned = path, False
-        self._first_rows = first_rows
-        self.origin = origin
-        self._eviction = eviction
-        is_split = isinstance(variable, PartitionedVariable)
-        self.parts = list(variable.shards) if is_split else [variable]
+        is_split = isinstance(self.variable, PartitionedVariable)
+        self.parts = list(self.variable.shards) if is_split else [self.variable]
         self.slots = Slots()
         # None until somebody asks, and will ask again.
         self._removed: list[np.ndarray] | None = None
@@ -74,7 +71,7 @@ class GrowingTable:
                 part.shape[0],
                 admission,
                 self._writes(i),
-                origin.numbers(),
+                self.origin.numbers(),
                 is_followed=follows,
                 # Outside of a cluster nobody knows an optimizer's slots, of which a row
                 # that gets another id would have to begin anew.
@@ -92,7 +89,7 @@ class GrowingTable:
     def _writes(self, index: int) -> Any:
         def write(rows: tf.Tensor, ids: tf.Tensor) -> list[tf.Operation]:
             part = self.parts[index]
-            first = self._first_rows(ids, self.shards[index].seed())
+            first = self.first_rows(ids, self.shards[index].seed())
             return [
                 _set_rows(part, rows, first),
                 *self.slots.write_first(index, rows),
@@ -114,7 +111,7 @@ class GrowingTable:
 
     def has_slot(self, variable: Any) -> bool:
         """Returns True if a variable is a slot of the table."""
-        return variable is not self._variable
+        return variable is not self.variable
 
     def rows_of_slot(self, slot: Any) -> np.ndarray:
         """Returns the rows of a slot, in the order of the ids of `export`."""
@@ -185,7 +182,7 @@ class GrowingTable:
 
     def factories(self, variable: Any) -> saving.Factories:
         """Returns what saves and restores the table, or a slot of it."""
-        if variable is self._variable:
+        if variable is self.variable:
             return saving.Factories(self._export, self.parts, self.origin)
         return saving.Factories(self._export, variable.shards)
 
@@ -200,7 +197,7 @@ class GrowingTable:
         return each_row_once(
             lambda unique: look_up(self.parts, self.shards, unique, creates),
             ids,
-            self._variable.shape[1:],
+            self.variable.shape[1:],
         )
 
     def sum_bags(self, bag: Bag, combiner: str, creates: bool) -> tf.Tensor:
@@ -212,7 +209,7 @@ class GrowingTable:
 
         They stay at the next eviction, however seldom they were looked up.
         """
-        stays = [each.count for each in self._eviction if isinstance(each, EvictRare)]
+        stays = [each.count for each in self.eviction if isinstance(each, EvictRare)]
         refused = 0
         for (shard, mine), part in zip(self._dealt(ids), self.parts, strict=True):
             numbers = shard.create(tf.constant(ids[mine])).numpy()
@@ -291,9 +288,9 @@ class GrowingTable:
             seen, count = shard.known(numbers)
             known = Known(shard.now() - seen.numpy(), count.numpy(), norms.numpy())
             # Rules judge the count before it decays.
-            shard.know(numbers, seen, count * decay_of(self._eviction))
+            shard.know(numbers, seen, count * decay_of(self.eviction))
             goes = np.zeros(len(ids), bool)
-            for rule in self._eviction:
+            for rule in self.eviction:
                 goes |= rule.evicts(known)
             removed += self.remove(ids.numpy()[goes])
         return removed

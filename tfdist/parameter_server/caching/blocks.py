@@ -6,6 +6,7 @@ length 0, so one message carries all blocks, and no branch spans tasks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -42,6 +43,7 @@ class BlockState(NamedTuple):
     slots: tuple[tf.Tensor, ...]
 
 
+@dataclass(eq=False)
 class Block:
     """A weight and its slots, and the operations that move them.
 
@@ -57,18 +59,15 @@ class Block:
         placeholders: The placeholders of the weight and its slots.
     """
 
-    def __init__(
-        self,
-        variables: Sequence[LocalVariable],
-        weight: int,
-        slots: Sequence[int],
-        name: str,
-        counts: Numbers,
-    ) -> None:
-        self.weight, self.slots, self.name = weight, slots, name
-        self._counts = counts
-        self._weight = variables[weight]
-        self._slots = [variables[i] for i in slots]
+    variables: InitVar[Sequence[LocalVariable]]
+    weight: int
+    slots: Sequence[int]
+    name: str
+    counts: Numbers
+
+    def __post_init__(self, variables: Sequence[LocalVariable]) -> None:
+        self._weight = variables[self.weight]
+        self._slots = [variables[i] for i in self.slots]
         self.placeholders = [each.placeholder for each in (self._weight, *self._slots)]
 
     @property
@@ -96,7 +95,7 @@ class Block:
         exchange: WhenChanged,
     ) -> BlockState:
         """Adds the move of the block if it is due; returns the worker's state of it."""
-        weight, counts = self._weight, self._counts
+        weight, counts = self._weight, self.counts
         total = counts.read()[_CHANGE]
         own = _norm(state.value - state.base)
         is_warm = state.age >= 0
@@ -161,7 +160,7 @@ class Block:
                     value=_restored(change, weight.shape),
                 ),
             )
-        self._counts.add(tf.stack([own * pushes, fetches, pushes]))
+        self.counts.add(tf.stack([own * pushes, fetches, pushes]))
 
 
 def kept(

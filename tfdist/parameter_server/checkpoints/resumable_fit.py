@@ -15,28 +15,24 @@ import tensorflow as tf
 
 from tfdist._support.types import Logs
 from tfdist.checkpoint import variables
-from tfdist.checkpoint.attributes import Changes
+from tfdist.checkpoint.continued_fit import ContinuedFit
 from tfdist.checkpoint.fit_state import (
-    EXCLUDED_ATTRIBUTES,
     READ_ERRORS,
     CheckpointMismatchError,
     announce,
     append_to_logs,
     check_model,
-    first_epoch,
     groups_of,
     rate_of,
-    restore_callbacks,
-    tell_of_rate,
     with_history,
 )
 from tfdist.checkpoint.snapshot import Snapshot
-from tfdist.checkpoint.store import CheckpointStore, CorruptCheckpointError
+from tfdist.checkpoint.store import CheckpointStore
 from tfdist.cluster.liveness.step_error import reason
 from tfdist.cluster.settings import Checkpoints
 from tfdist.parameter_server.checkpoints.checkpoints import (
     CheckpointWriter,
-    FitProgress,
+    data_size,
 )
 from tfdist.parameter_server.checkpoints.termination import Termination
 from tfdist.parameter_server.feed.feed import Feed
@@ -96,14 +92,8 @@ def resumable_fit(
             resumable.drain()
 
 
-class ResumableFit(keras.callbacks.Callback):
+class ResumableFit(ContinuedFit):
     """Restores the newest checkpoint when `fit` begins, and writes others."""
-
-    # Keras dispatches only the hooks after a batch to another thread, and this callback
-    # has none of them.
-    async_safe = True
-    # A checkpoint may begin between any two steps, but need not begin at each.
-    follows_strides = True
 
     def __init__(
         self,
@@ -114,25 +104,19 @@ class ResumableFit(keras.callbacks.Callback):
         epochs: int,
         termination: Termination,
     ) -> None:
-        super().__init__()
+        super().__init__(options, callbacks, epochs)
         self._termination = termination
-        self._options = options
         self._in_flight = in_flight
         self._store = store
-        self._callbacks = callbacks
-        self._progress = FitProgress(epochs)
-        self._changes = Changes(callbacks, EXCLUDED_ATTRIBUTES)
         self._checkpoints: CheckpointWriter | None = None
-        self._found: Iterator[Path] = iter(())
+        self._paths: Iterator[Path] = iter(())
         self._first: Path | None = None
-        self._restored: tuple[Path, Snapshot] | None = None
-        self._epoch_begins = False
 
     def find_checkpoint(self) -> None:
         """Looks for a checkpoint before the other callbacks begin."""
-        self._found = self._store.whole()
+        self._paths = self._store.whole()
         # A generator: older ones are checked only if this one cannot be read.
-        self._first = next(self._found, None)
+        self._first = next(self._paths, None)
         if self._first:
             append_to_logs(self._callbacks)
 
@@ -147,17 +131,11 @@ class ResumableFit(keras.callbacks.Callback):
             self._changes,
         )
         rate = rate_of(self.model) if self._first else None
-        self._restored = self._restore()
-        if self._restored is None:
-            return
-        path, snapshot = self._restored
-        restore_callbacks(self._callbacks, snapshot)
-        epoch = first_epoch(path, snapshot, self._progress.epochs)
-        if epoch < self._progress.epochs:
-            tell_of_rate(self.model, rate)
-        self.model._initial_epoch = self._progress.epochs_done = epoch
+        self._found = self._restore()
+        if self._found is not None:
+            self._continue(self._found, rate)
 
-    def _restore(self) -> tuple[Path, Snapshot] | None:
+    def _restore(self) -> Snapshot | None:
         groups = groups_of(self.model)
         path, has_begun = self._first, False
         while path is not None:
@@ -176,74 +154,44 @@ class ResumableFit(keras.callbacks.Callback):
                 ) from error
             except READ_ERRORS as error:
                 self._store.skip(path, reason(str(error)).partition("\n")[0])
-                path = next(self._found, None)
+                path = next(self._paths, None)
             else:
-                return path, snapshot
-        if self._store.has_corrupt:
-            so_far = ", and some variables have been restored" if has_begun else ""
-            raise CorruptCheckpointError(
-                f"no checkpoint in {self._store.directory} can be read to its end"
-                f"{so_far}: remove that directory to start from scratch"
-            )
+                self._where = path
+                return snapshot
+        self._store.check_readable(
+            ", and some variables have been restored" if has_begun else ""
+        )
         return None
 
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Restores the metrics in the middle of an epoch."""
-        # Keras has just reset them, so `on_train_begin` would have been too early.
-        self._epoch_begins = True
-        if self._restored is not None:
-            path, snapshot = self._restored
-            if snapshot.position.step and not snapshot.finished:
-                variables.read(path, metrics=groups_of(self.model)["metrics"])
-        self._progress.epochs_done = epoch
+    def _restore_metrics(self, found: Snapshot) -> None:
+        metrics = groups_of(self.model)["metrics"]
+        variables.read(Path(self._where), metrics=metrics)
 
-    def follow(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yields the steps of an epoch, without those that ran before the checkpoint."""
-        # `on_epoch_begin` precedes the training steps of an epoch. The steps of an
-        # evaluation follow without it.
-        if not self._epoch_begins:
-            yield from steps
-            return
-        self._epoch_begins = False
-        progress = self._progress
-        progress.epoch_iterator, progress.feed = epoch_iterator, None
-        first_step = 0
-        for begin, end, feed in steps:
-            if feed is not progress.feed:
-                progress.feed = feed
-                first_step = self._start_at(epoch_iterator, feed)
-                # Traces what a checkpoint needs now, while all tasks respond.
-                feed.state()
-            if begin >= first_step:
-                yield begin, end, feed
+    def _start_at(self, epoch_iterator: Any, data: Any) -> int:
+        step = super()._start_at(epoch_iterator, data)
+        # Traces what a checkpoint needs now, while all tasks respond.
+        data.state()
+        return step
 
-    def _start_at(self, epoch_iterator: Any, feed: Feed) -> int:
-        restored, self._restored = self._restored, None
-        if restored is None:
-            self._progress.batches_before = feed.taken
-            return 0
-        _, snapshot = restored
-        position = snapshot.position
-        self._progress.batches_before = position.batches_before
+    def _resumes(self, found: Snapshot, data: Any) -> bool:
+        feed: Feed = data
         if feed.worker_input is not None:
             _log.warning(
                 "the workers read their endless dataset from the beginning again: "
                 "checkpoints do not keep their positions in it"
             )
-        elif position.batches:
-            is_other = _is_other_data(snapshot, feed, self._progress.data_size)
+        elif found.position.batches:
+            is_other = _is_other_data(found, feed, data_size(self._progress))
             # Batches that were read already may have another shape than these, and are part
             # of the iterator's state too. Leases have none.
-            fits = snapshot.is_by_lease or not is_other
+            fits = found.is_by_lease or not is_other
             feed.start_at(
-                position.batches,
-                snapshot.data if fits else None,
-                snapshot.put_back if fits else None,
-                snapshot.is_by_lease,
+                found.position.batches,
+                found.data if fits else None,
+                found.put_back if fits else None,
+                found.is_by_lease,
             )
-            # Keras opens the dataset anew if this count is 0, as in a new process.
-            epoch_iterator._steps_seen += position.batches_before
-        return position.step
+        return feed.worker_input is None
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Begins or writes a checkpoint if one is due; the last one after SIGTERM."""
@@ -259,13 +207,9 @@ class ResumableFit(keras.callbacks.Callback):
             self._termination.end()
         self._checkpoints.before_step(batch)
 
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Counts the epoch."""
-        self._progress.epochs_done = epoch + 1
-
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Writes the last checkpoint, unless there was nothing left to do."""
-        if self._progress.feed is not None:
+        if self._progress.data is not None:
             assert self._checkpoints
             self._checkpoints.at_end()
 

@@ -40,6 +40,7 @@ class FedBatch:
     output: Any = field(default=None)
 
 
+@dataclass(eq=False)
 class Feed(Iterator[FedBatch]):
     """Reads a dataset batch by batch; every batch is read exactly once.
 
@@ -51,7 +52,7 @@ class Feed(Iterator[FedBatch]):
         worker_input: The same dataset as the workers read it; None if they cannot.
         otherwise: Returns the rows and the source of the same dataset by leases if these
             are not, or the other way; None if there is only one way.
-        files: The files of the leases, as they were when the iteration began.
+        leased_files: The files of the leases, as they were when the iteration began.
 
     Attributes:
         taken: How many batches were taken, including those that `start_at` skipped.
@@ -63,26 +64,20 @@ class Feed(Iterator[FedBatch]):
             known, or nobody sees the logs of each.
     """
 
-    def __init__(
-        self,
-        rows: tf.data.Dataset,
-        source: ChiefBatches,
-        worker_input: WorkerInput | None = None,
-        otherwise: Callable[[], tuple[tf.data.Dataset, ChiefBatches]] | None = None,
-        files: SourceFiles | None = None,
-    ) -> None:
-        self._files = files
-        self.source = source
-        self.worker_input = worker_input
-        self._otherwise = otherwise
-        self._rows = rows
+    rows: tf.data.Dataset
+    source: ChiefBatches
+    worker_input: WorkerInput | None = None
+    otherwise: Callable[[], tuple[tf.data.Dataset, ChiefBatches]] | None = None
+    leased_files: SourceFiles | None = None
+
+    def __post_init__(self) -> None:
         self._ahead: collections.deque[FedBatch] = collections.deque()
         self._executor = _tf.new_executor()
         self._batches: Iterator[Any] | None = None
         self._unread: Iterator[Any] | None = None
-        if worker_input is None:
+        if self.worker_input is None:
             with _tf.executor_scope(self._executor):
-                self._unread = iter(rows)
+                self._unread = iter(self.rows)
         self.taken = 0
         self.steps_requested: int | None = None
         self.is_shown = True
@@ -114,8 +109,8 @@ class Feed(Iterator[FedBatch]):
             is_by_lease: Whether its rows were leases.
         """
         if is_by_lease != self.is_by_lease:
-            if self._otherwise is not None:
-                self._rows, self.source = self._otherwise()
+            if self.otherwise is not None:
+                self.rows, self.source = self.otherwise()
             else:
                 _log.warning(
                     "the dataset differs from that of the checkpoint, whose workers %s; "
@@ -123,7 +118,7 @@ class Feed(Iterator[FedBatch]):
                     "read by leases" if is_by_lease else "were sent their batches",
                 )
                 state = put_back = None
-        self._batches = self._resumed(state) or iter(self._rows.skip(batches))
+        self._batches = self._resumed(state) or iter(self.rows.skip(batches))
         rows = [] if put_back is None else list(put_back)
         self._ahead.extend(FedBatch(tf.constant([list(row)]), self) for row in rows)
         self.taken = batches - len(rows)
@@ -136,7 +131,7 @@ class Feed(Iterator[FedBatch]):
     @property
     def size(self) -> int:
         """The number of batches of the dataset; negative if not known."""
-        return int(self._rows.cardinality())
+        return int(self.rows.cardinality())
 
     @property
     def is_at_end(self) -> bool:
@@ -146,7 +141,7 @@ class Feed(Iterator[FedBatch]):
     @property
     def files(self) -> str:
         """A digest that changes with the files of the leases; "" without any."""
-        return self._files.digest if self._files else ""
+        return self.leased_files.digest if self.leased_files else ""
 
     @property
     def ahead(self) -> list[tf.Tensor]:
@@ -161,7 +156,7 @@ class Feed(Iterator[FedBatch]):
     def _resumed(self, state: tf.Tensor | None) -> Iterator[Any] | None:
         if state is None:
             return None
-        iterator = iter(self._rows)
+        iterator = iter(self.rows)
         try:
             _tf.restore_iterator(iterator, state)
         except tf.errors.OpError as error:
@@ -192,7 +187,7 @@ class Feed(Iterator[FedBatch]):
     def _begin(self) -> Iterator[Any]:
         if self._batches is None:
             # One that was never read has no tuner, and is deleted at once.
-            self._batches, self._unread = self._unread or iter(self._rows), None
+            self._batches, self._unread = self._unread or iter(self.rows), None
         return self._batches
 
     def peek(self, count: int) -> list[FedBatch]:
@@ -225,8 +220,8 @@ class Feed(Iterator[FedBatch]):
         batches = self.peek(count)
         if not batches:
             # A shuffle may have had all leases long before the workers read by them.
-            if self._files is not None:
-                self._files.check()
+            if self.leased_files is not None:
+                self.leased_files.check()
             raise StopIteration
         for _ in batches:
             self._ahead.popleft()
@@ -234,22 +229,18 @@ class Feed(Iterator[FedBatch]):
         return batches
 
 
+@dataclass(eq=False)
 class FedDataset:
     """A dataset for the steps of a cluster. Each iteration starts from its beginning."""
 
-    def __init__(
-        self,
-        dataset: tf.data.Dataset,
-        coordinator: tf.distribute.coordinator.ClusterCoordinator,
-        num_workers: int,
-        readers: LeaseReaders,
-    ) -> None:
-        self._readers = readers
-        self._leased = readers.of(dataset)
-        self._sent = ChiefBatches(BatchStructure(dataset.element_spec))
-        self._dataset = dataset
-        self._coordinator = coordinator
-        self._num_workers = num_workers
+    dataset: tf.data.Dataset
+    coordinator: tf.distribute.coordinator.ClusterCoordinator
+    num_workers: int
+    readers: LeaseReaders
+
+    def __post_init__(self) -> None:
+        self._leased = self.readers.of(self.dataset)
+        self._sent = ChiefBatches(BatchStructure(self.dataset.element_spec))
         # Traced once here, not in every iteration: TensorFlow registers a traced
         # function with every task and waits, holding the GIL, even for one that does
         # not respond.
@@ -267,7 +258,7 @@ class FedDataset:
         worker_input = otherwise = files = None
         if self._leased is None:
             worker_input = WorkerInput.of(
-                self._dataset, self._coordinator, self._num_workers
+                self.dataset, self.coordinator, self.num_workers
             )
         elif self._leased.auto_leased is not None:
             other = self._sent if source is self._leased else self._leased
@@ -279,7 +270,7 @@ class FedDataset:
 
     def _source(self) -> ChiefBatches:
         """Returns the next iteration's source: files may come and go between them."""
-        if self._leased is not None and self._readers.can_read(self._leased):
+        if self._leased is not None and self.readers.can_read(self._leased):
             return self._leased
         return self._sent
 
@@ -293,7 +284,7 @@ class FedDataset:
             if isinstance(source, LeasedBatches):
                 dataset = _tf.of_this_cluster(source.leases)
             else:
-                dataset = self._dataset = _tf.of_this_cluster(self._dataset)
+                dataset = self.dataset = _tf.of_this_cluster(self.dataset)
 
             def row(*batch: Any) -> tf.Tensor:
                 return source.row(as_element(batch))

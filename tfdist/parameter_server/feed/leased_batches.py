@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ _LEAST_RECORD_BYTES = 16_384
 _MOST_PIPELINES = 8
 
 
+@dataclass(eq=False)
 class LeasedBatches(ChiefBatches):
     """Batches that a worker reads by leases, which the chief sends as rows.
 
@@ -56,15 +58,12 @@ class LeasedBatches(ChiefBatches):
         files: The source, with its files as the last iteration found them.
     """
 
-    def __init__(
-        self,
-        dataset: LeasedDataset,
-        pipeline: LeasePipeline,
-        auto_leased: AutoLeased | None = None,
-    ) -> None:
+    dataset: InitVar[LeasedDataset]
+    pipeline: LeasePipeline
+    auto_leased: AutoLeased | None = None
+
+    def __post_init__(self, dataset: LeasedDataset) -> None:
         super().__init__(BatchStructure(dataset.element_spec))
-        self.auto_leased = auto_leased
-        self.pipeline = pipeline
         self.leases = dataset.leases
         self.row_structure = BatchStructure(self.leases.element_spec)
         self.files = dataset.source

@@ -49,7 +49,6 @@ class Source(ABC):
 
     def explained(self, argument: Nest, error: tf.errors.OpError) -> Exception:
         """Returns the exception for the error of a function of this argument."""
-        del argument
         return error
 
 

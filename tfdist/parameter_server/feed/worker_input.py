@@ -5,6 +5,7 @@ dataset has no such count to keep, so its batches need not cross the network.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,7 @@ from tfdist.parameter_server.feed.sources import Source, tensors_of
 MAX_GRAPH_BYTES = 64 * 2**20
 
 
+@dataclass(eq=False)
 class WorkerInput(Source):
     """The dataset on every worker: worker i of W takes every W-th batch from the i-th.
 
@@ -42,23 +44,17 @@ class WorkerInput(Source):
             `tfdist.keras.deletion`). Untuned, `AUTOTUNE` means a fixed number of calls.
     """
 
-    def __init__(
-        self,
-        graphs: tf.Tensor,
-        element_spec: Nest,
-        coordinator: tf.distribute.coordinator.ClusterCoordinator,
-        num_workers: int,
-        is_shared: bool,
-        is_tuned: bool,
-    ) -> None:
-        super().__init__(BatchStructure(element_spec))
-        self._graphs = graphs
-        self._element_spec = element_spec
-        self._coordinator = coordinator
-        self._num_workers = num_workers
-        self._is_shared = is_shared
+    graphs: tf.Tensor
+    element_spec: Nest
+    coordinator: tf.distribute.coordinator.ClusterCoordinator
+    num_workers: int
+    is_shared: bool
+    is_tuned: bool
+
+    def __post_init__(self) -> None:
+        super().__init__(BatchStructure(self.element_spec))
         self._options = tf.data.Options()
-        self._options.autotune.enabled = is_tuned
+        self._options.autotune.enabled = self.is_tuned
         self._iterators: Any = None
 
     @classmethod
@@ -92,12 +88,10 @@ class WorkerInput(Source):
 
     def spec(self, steps: int, tickets: Sequence[tf.TensorSpec] = ()) -> tf.TypeSpec:
         """Returns the spec of one worker's iterator, regardless of the number of steps."""
-        del steps, tickets
-        return tf.data.IteratorSpec(self._element_spec)
+        return tf.data.IteratorSpec(self.element_spec)
 
     def part(self, argument: Nest, first: int | tf.Tensor, steps: int) -> Nest:
         """Returns the iterator."""
-        del first, steps
         return argument
 
     def tensors(
@@ -107,23 +101,22 @@ class WorkerInput(Source):
         tickets: Sequence[tf.TensorSpec] = (),
     ) -> list[tf.Tensor]:
         """Returns the tensors of the next batch."""
-        del step, tickets
         return tensors_of(self.structure, next(argument))
 
     @property
     def iterators(self) -> Nest:
         """One iterator per worker, as an argument of a scheduled function."""
         if self._iterators is None:
-            datasets = self._coordinator.create_per_worker_dataset(self._make)
+            datasets = self.coordinator.create_per_worker_dataset(self._make)
             self._iterators = iter(datasets)
         return self._iterators
 
     def _make(self) -> tf.data.Dataset:
         index = tf.distribute.coordinator.experimental_get_current_worker_index()
         # Replicas that read one graph. The replicas of a worker are consecutive.
-        sharers = self._num_workers // self._graphs.shape[0]
-        graph = self._graphs[index // sharers]
-        dataset = _tf.dataset_from_graph(graph, self._element_spec)
-        if not self._is_shared:
+        sharers = self.num_workers // self.graphs.shape[0]
+        graph = self.graphs[index // sharers]
+        dataset = _tf.dataset_from_graph(graph, self.element_spec)
+        if not self.is_shared:
             dataset = dataset.shard(sharers, index % sharers)
         return dataset.prefetch(tf.data.AUTOTUNE).with_options(self._options)

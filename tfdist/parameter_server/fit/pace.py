@@ -6,6 +6,7 @@ ten.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 MESSAGES_PER_WORKER = 4
@@ -44,6 +45,7 @@ def sizes_of(exchange: int) -> tuple[int, ...]:
     return tuple(sorted(larger | smaller))
 
 
+@dataclass(eq=False)
 class Pace:
     """Chooses the number of steps in a message by how fast steps finish.
 
@@ -56,25 +58,21 @@ class Pace:
         chosen: The numbers that it has chosen so far.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        exchange: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sizes = sizes_of(exchange)
-        self._exchange = exchange
-        self._workers = workers
-        self._clock = clock
-        self._size = self._sizes.index(exchange)
-        self.chosen = {exchange}
+    workers: int
+    exchange: int = 1
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._sizes = sizes_of(self.exchange)
+        self._size = self._sizes.index(self.exchange)
+        self.chosen = {self.exchange}
         self._enlarge_at = 0
         self._held_until: int | None = None
         self.start(0)
 
     def start(self, finished: int) -> None:
         """Restarts the measurement, as between two epochs."""
-        self._since, self._finished_then = self._clock(), finished
+        self._since, self._finished_then = self.clock(), finished
 
     def steps(self, finished: int) -> int:
         """Returns the number of steps for the next message.
@@ -84,10 +82,10 @@ class Pace:
         """
         if self._held_until is None:
             self._hold(finished)
-        elapsed, done = self._clock() - self._since, finished - self._finished_then
+        elapsed, done = self.clock() - self._since, finished - self._finished_then
         if elapsed >= _WINDOW_SECONDS and done:
             self.start(finished)
-            self._change(elapsed * self._workers / done, finished)
+            self._change(elapsed * self.workers / done, finished)
         return self._sizes[self._size]
 
     def _change(self, seconds: float, finished: int) -> None:
@@ -110,19 +108,19 @@ class Pace:
         The first includes a trace, and takes long, regardless of the size.
         """
         in_flight = (MESSAGES_PER_WORKER + 1) * max(self.chosen)
-        self._held_until = finished + self._workers * in_flight
+        self._held_until = finished + self.workers * in_flight
 
     def _takes(self, size: int, seconds: float, limits: tuple[float, float]) -> bool:
         """Returns True if a message of a size takes longer than a limit."""
         steps = self._sizes[size]
         # A message of one exchange has the second limit.
-        return steps * seconds > limits[steps <= self._exchange]
+        return steps * seconds > limits[steps <= self.exchange]
 
     def _larger(self, seconds: float, finished: int) -> int:
         """Returns the position of the size to change to, if it is larger."""
         fast = range(len(self._sizes))
         short = [i for i in fast if not self._takes(i, seconds, _SHORT)]
-        most = max(_CHEAP_SIZE, self._exchange)
+        most = max(_CHEAP_SIZE, self.exchange)
         cheap = [i for i in short if self._sizes[i] <= most]
         if len(cheap) - 1 > self._size:
             return len(cheap) - 1

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.types import NodeDef
+from tfdist._support.walks import reached
 from tfdist.graph.functions import all_called, function_attrs, library_of
 from tfdist.graph.tasks import (
     WORKER,
@@ -14,7 +15,6 @@ from tfdist.graph.tasks import (
     tasks_of,
 )
 from tfdist.graph.used_inputs import (
-    reached,
     sources_of,
     used_inputs,
 )

@@ -39,18 +39,16 @@ class Contribution:
     method: str = "apply"
 
 
+@dataclass(eq=False)
 class RoundComputation(Computation):
     """Passes the gradients of one step to the accumulators, not to the optimizer."""
 
     applies_at_once = True
 
-    def __init__(
-        self,
-        examples: tf.Tensor,
-        contribute: Callable[[Contribution], None],
-    ) -> None:
-        self._weight = examples
-        self._contribute = contribute
+    weight: tf.Tensor
+    contribute: Callable[[Contribution], None]
+
+    def __post_init__(self) -> None:
         self._graph = tf.compat.v1.get_default_graph()
         self._mask: tf.Tensor | None = None
         self.applied: list[str] = []
@@ -94,8 +92,8 @@ class RoundComputation(Computation):
         for each in map(_tf.value_of, variables):
             for shard in getattr(each, "shards", (each,)):
                 shard.updated_in.update(_tf.graphs_being_traced())
-        self._contribute(
-            Contribution(optimizer, grads, list(variables), self._weight, method)
+        self.contribute(
+            Contribution(optimizer, grads, list(variables), self.weight, method)
         )
 
     def _check_is_first(self, optimizer: keras.Optimizer) -> None:
@@ -133,5 +131,5 @@ class RoundComputation(Computation):
                     "consistency=tfdist.Asynchronous()"
                 )
             self._mask = mask
-            self._weight = tf.reduce_sum(tf.cast(mask, tf.float32))
+            self.weight = tf.reduce_sum(tf.cast(mask, tf.float32))
         return weigh(by)

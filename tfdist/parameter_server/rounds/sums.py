@@ -1,6 +1,7 @@
 """The gradients of a round: added up on the ps, next to the variables, and taken as averages."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -22,28 +23,28 @@ class RoundAccumulator(Protocol):
 
     def add(self, gradient: Any, step: tf.Tensor) -> None:
         """Adds a gradient, or drops it: see `Turnstile.admit`."""
-        ...
 
     def take(self, count: tf.Tensor) -> Any:
         """Waits for `count` gradients, and returns their sum. Begins the next one."""
-        ...
 
 
+@dataclass(eq=False)
 class DenseAccumulator:
     """Sums tensors in place. Memory on the ps: one tensor of that shape."""
 
-    def __init__(self, shape: tf.TensorShape, dtype: tf.DType, device: str) -> None:
-        self.device = device
-        self._dtype = dtype
-        self._sum_dtype = dtype if dtype in _SUMMED else tf.float32
+    shape: tf.TensorShape
+    dtype: tf.DType
+    device: str
+
+    def __post_init__(self) -> None:
+        self._sum_dtype = self.dtype if self.dtype in _SUMMED else tf.float32
         self._sum = Resource(
             "ResourceConditionalAccumulator",
-            device,
+            self.device,
             dtype=self._sum_dtype,
-            shape=shape,
+            shape=self.shape,
             reduction_type="SUM",
         )
-        self._shape = shape
 
     def add(self, gradient: tf.Tensor, step: tf.Tensor) -> None:
         """Adds a gradient, or drops it."""
@@ -60,7 +61,7 @@ class DenseAccumulator:
             taken = tf.raw_ops.ResourceAccumulatorTakeGradient(
                 handle=self._sum.handle, num_required=count, dtype=self._sum_dtype
             )
-        taken.set_shape(self._shape)
+        taken.set_shape(self.shape)
         return taken
 
 

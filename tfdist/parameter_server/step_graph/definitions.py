@@ -1,6 +1,7 @@
 """Makes and rewires the `NodeDef`s of a graph."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ def rewire(definition: GraphDef, replaced: Mapping[str, str]) -> None:
     definition.input[:] = [each for each in inputs if each]
 
 
+@dataclass(eq=False)
 class Builder:
     """Makes `NodeDef`s on one device.
 
@@ -34,9 +36,10 @@ class Builder:
         made: The `NodeDef`s.
     """
 
-    def __init__(self, prefix: str, device: str) -> None:
-        self._prefix = prefix
-        self._device = device
+    prefix: str
+    device: str
+
+    def __post_init__(self) -> None:
         self.made: list[NodeDef] = []
         self._constants: dict[bytes, str] = {}
 
@@ -47,9 +50,9 @@ class Builder:
 
         An attribute is a dtype, a number, or a tensor.
         """
-        name = name or f"{self._prefix}/{len(self.made)}"
+        name = name or f"{self.prefix}/{len(self.made)}"
         definition = tf.compat.v1.NodeDef(
-            name=name, op=op, device=self._device, input=inputs
+            name=name, op=op, device=self.device, input=inputs
         )
         for key, value in attrs.items():
             if isinstance(value, tf.DType):

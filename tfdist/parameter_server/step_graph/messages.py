@@ -17,6 +17,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tfdist._support.walks import reached
+
 Output = tuple[str, int]
 """An output of a node: the node's name and the output's index."""
 
@@ -69,13 +71,7 @@ def needed(nodes: Iterable[Node], roots: Iterable[str]) -> list[Node]:
     """Returns the nodes that the roots depend on, in their order."""
     nodes = list(nodes)
     by_name = {node.name: node for node in nodes}
-    found: set[str] = set()
-    pending = list(roots)
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            pending.extend(_sources(by_name[name]))
+    found = reached(roots, lambda name: _sources(by_name[name]))
     return [node for node in nodes if node.name in found]
 
 

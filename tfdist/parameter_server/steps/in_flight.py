@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +35,7 @@ _LONGEST_POLL_SECONDS = 0.025
 _SLICE_SECONDS = 0.5
 
 
+@dataclass(eq=False)
 class InFlight:
     """Schedules functions on the workers, and limits how many are in flight.
 
@@ -53,17 +55,12 @@ class InFlight:
         rounds: The rounds that the functions are part of, if they are.
     """
 
-    def __init__(
-        self,
-        coordinator: tf.distribute.coordinator.ClusterCoordinator,
-        limit: int,
-        patience: Patience | None = None,
-        collect: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._coordinator = coordinator
-        self._patience = patience
-        self.collect = collect
-        self.limit = limit
+    coordinator: tf.distribute.coordinator.ClusterCoordinator
+    limit: int
+    patience: Patience | None = None
+    collect: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._functions = SentFunctions()
         self._newest_result = 0
         self._explain: Explain | None = None
@@ -189,7 +186,7 @@ class InFlight:
 
     def waiting(self) -> AbstractContextManager[None]:
         """Returns a context in which this thread waits for the workers or the ps."""
-        return nullcontext() if self._patience is None else self._patience.waiting()
+        return nullcontext() if self.patience is None else self.patience.waiting()
 
     def wait_until(self, has_ended: Callable[[float], bool]) -> None:
         """Waits until something has ended; `has_ended` waits for that many seconds."""
@@ -203,9 +200,9 @@ class InFlight:
         Raises:
             StalledError: If it has stalled.
         """
-        if self._patience is not None:
+        if self.patience is not None:
             try:
-                self._patience.check()
+                self.patience.check()
             except StalledError:
                 self._give_up()
                 raise
@@ -218,7 +215,7 @@ class InFlight:
         """
         try:
             with setting(is_checked_already, True):
-                return self._coordinator.schedule(function, args=(argument,))
+                return self.coordinator.schedule(function, args=(argument,))
         except Exception as error:
             self._forget()
             raise self._told(error) from None
@@ -231,8 +228,8 @@ class InFlight:
                 flight any longer.
         """
         try:
-            if self._patience is not None:
-                self._patience.wait_for(output)
+            if self.patience is not None:
+                self.patience.wait_for(output)
             else:
                 _tf.wait_for_result(output, threading.TIMEOUT_MAX)
             return output.get()
@@ -282,10 +279,10 @@ class InFlight:
 
     def _join(self) -> None:
         try:
-            if self._patience is not None:
+            if self.patience is not None:
                 under_way = self._functions.under_way
-                self._patience.wait_for_all([each.output for each in under_way])
-            self._coordinator.join()
+                self.patience.wait_for_all([each.output for each in under_way])
+            self.coordinator.join()
         except StalledError:
             self._give_up()
             raise

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import is_of_gradients
+from tfdist._support.walks import reached
 from tfdist.keras.captures import uses
 from tfdist.keras.graph import constant
 from tfdist.parameter_server.steps.mixed_writes import (
@@ -193,17 +194,15 @@ class _Flows:
 
     def _is_counted(self, chosen_by: tf.Tensor) -> bool:
         """Returns True if a number that the step reads decides."""
-        pending, seen = [chosen_by], set()
-        while pending:
-            op = origin(pending.pop(), self._calls).op
-            if op in seen:
-                continue
-            seen.add(op)
-            if op in self._state_of and op.outputs[0].shape.rank == 0:
-                return True
-            if op.type in (*_COMPARISONS, *OF_POSITIONS):
-                pending += op.inputs
-        return False
+        decides = (*_COMPARISONS, *OF_POSITIONS)
+
+        def operands(op: tf.Operation) -> Iterable[tf.Operation]:
+            inputs = op.inputs if op.type in decides else ()
+            return [origin(each, self._calls).op for each in inputs]
+
+        ops = reached([origin(chosen_by, self._calls).op], operands)
+        numbers = [op for op in ops if op in self._state_of]
+        return any(op.outputs[0].shape.rank == 0 for op in numbers)
 
 
 def _is_floating(tensor: tf.Tensor) -> bool:

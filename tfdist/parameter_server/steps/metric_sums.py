@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.types import Logs
+from tfdist._support.walks import reached
 from tfdist.graph.tasks import calls_functions
 from tfdist.keras.logs import WholeLogs
 from tfdist.parameter_server.step_graph.graph_fragment import GraphFragment
@@ -172,14 +173,12 @@ def _later(graph: tf.Graph, given: Collection[str]) -> set[str]:
 
 def _between(value: tf.Tensor, later: Collection[str]) -> set[str]:
     """Returns the operations among these that compute a value."""
-    found: set[str] = set()
-    ahead = [value.op]
-    while ahead:
-        op = ahead.pop()
-        if op.name in later and op.name not in found:
-            found.add(op.name)
-            ahead.extend(each.op for each in op.inputs)
-    return found
+
+    def computed_from(op: tf.Operation) -> list[tf.Operation]:
+        return [each.op for each in op.inputs if each.op.name in later]
+
+    start = [value.op] if value.op.name in later else []
+    return {op.name for op in reached(start, computed_from)}
 
 
 def _again(

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.context import setting
 from tfdist.checkpoint.fit_state import with_history
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.cluster.liveness.peers import naming_lost_peers
@@ -256,8 +257,7 @@ class SynchronousDriver(DefaultDriver):
             arguments["callbacks"] = chosen
             yield
 
-    @contextlib.contextmanager
-    def _together(self, one_by_one: bool) -> Iterator[None]:
+    def _together(self, one_by_one: bool) -> contextlib.AbstractContextManager[None]:
         """Takes steps together during a call, unless a callback sees each batch.
 
         All workers have to run the same functions: each takes steps one by one if a
@@ -267,11 +267,7 @@ class SynchronousDriver(DefaultDriver):
         stride = None
         if not one_by_one:
             stride = CommonStride(lambda mine: int(gather([mine]).max()))
-        token = _stride.set(stride)
-        try:
-            yield
-        finally:
-            _stride.reset(token)
+        return setting(_stride, stride)
 
     def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Takes several steps of an epoch together, where nobody sees each of them."""

@@ -74,6 +74,22 @@ class ModelFunctions:
 
         return first_call
 
+    def on_batch(self, batch: Any) -> Any:
+        """Runs one step on a batch that every worker has in full."""
+        structure = BatchStructure.of_batch(batch)
+
+        def execute(*present: Any) -> Any:
+            return self._on_present(structure, present)
+
+        with self.naming_errors():
+            specs = structure.present
+            function = self.function(structure.key, structure, execute, specs)
+            return function(*structure.flatten(batch))
+
+    def _on_present(self, structure: BatchStructure, present: tuple[Any, ...]) -> Any:
+        """Returns the result of a step on the values that a batch has."""
+        raise NotImplementedError
+
     def only_replica(self, structure: BatchStructure, batch: Any) -> ReplicaStep:
         """Returns a step to rehearse on a symbolic batch with all rows."""
         rows = row_count(structure.flatten(batch)[0])

@@ -8,6 +8,7 @@ rows as the batch, and the last batch is often smaller.
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ Reductions = tuple[Reduction, ...] | None
 _as_written = tf.autograph.experimental.do_not_convert
 
 
+@dataclass(eq=False)
 class ShareFunction:
     """Runs a step on each replica's next share, unless the data has ended.
 
@@ -39,19 +41,13 @@ class ShareFunction:
         shapes: As in `ReplicaStep`, of the steps that were traced.
     """
 
-    def __init__(
-        self,
-        strategy: Any,
-        structure: BatchStructure,
-        totals: Totals,
-        run: Callable[[ReplicaStep, Any], Any],
-        kinds: Reductions = None,
-    ) -> None:
-        self._strategy = strategy
-        self._structure = structure
-        self._totals = totals
-        self._run = run
-        self._kinds = kinds
+    strategy: Any
+    structure: BatchStructure
+    totals: Totals
+    run: Callable[[ReplicaStep, Any], Any]
+    kinds: Reductions = None
+
+    def __post_init__(self) -> None:
         self.shapes: list[bool] = []
 
     @_as_written
@@ -66,12 +62,12 @@ class ShareFunction:
         # All replicas decide from one total whether to run, or some would wait in the
         # step's collectives for others that have skipped it.
         last = None
-        if self._totals.are_known:
-            total = self._strategy.experimental_local_results(total)[0]
+        if self.totals.are_known:
+            total = self.strategy.experimental_local_results(total)[0]
         else:
             total, last = self._summed(count)
         run = functools.partial(self._on_replicas, count, total, present, last)
-        if self._totals.of_each is not None:
+        if self.totals.of_each is not None:
             return tf.constant(True), run()
         if tf.executing_eagerly():
             ran = bool(total > 0)
@@ -97,8 +93,8 @@ class ShareFunction:
 
     def _summed(self, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the number of all examples, and the last replica that has some."""
-        if self._strategy.num_replicas_in_sync == 1:
-            return self._strategy.experimental_local_results(count)[0], int64(0)
+        if self.strategy.num_replicas_in_sync == 1:
+            return self.strategy.experimental_local_results(count)[0], int64(0)
 
         @_as_written
         def in_place(count: tf.Tensor) -> tf.Tensor:
@@ -109,9 +105,9 @@ class ShareFunction:
             )
             return tf.one_hot(replica, replicas, dtype=tf.int64) * count
 
-        counts = self._strategy.reduce(
+        counts = self.strategy.reduce(
             tf.distribute.ReduceOp.SUM,
-            self._strategy.run(in_place, args=(count,)),
+            self.strategy.run(in_place, args=(count,)),
             axis=None,
         )
         return tf.reduce_sum(counts), tf.reduce_max(tf.where(counts > 0))
@@ -123,13 +119,13 @@ class ShareFunction:
         @_as_written
         def on_replica(count: tf.Tensor, present: Any) -> Any:
             this = _this_step(
-                self._structure, count, total, self._kinds, self._totals.has_rows
+                self.structure, count, total, self.kinds, self.totals.has_rows
             )
             this.shapes, this.spokesman = self.shapes, last
             with tracing(this):
-                return self._run(this, self._structure.pack(present))
+                return self.run(this, self.structure.pack(present))
 
-        return self._strategy.run(on_replica, args=(count, present))
+        return self.strategy.run(on_replica, args=(count, present))
 
 
 def on_batch(

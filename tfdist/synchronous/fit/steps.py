@@ -84,22 +84,12 @@ class ReplicaSteps(ModelFunctions):
             ran, logs = ran + 1, found
         return ran, logs
 
-    def on_batch(self, batch: Any) -> Any:
-        """Runs one step on a batch that every worker has in full."""
-        structure = BatchStructure.of_batch(batch)
-
-        def execute(*present: Any) -> Any:
-            with MetricResults(self.model) as self._results:
-                outputs = on_batch(
-                    self.strategy, structure, present, self._run, self._kinds
-                )
-            return self._logs(outputs)
-
-        with self.naming_errors():
-            function = self.function(
-                structure.key, structure, execute, structure.present
+    def _on_present(self, structure: BatchStructure, present: tuple[Any, ...]) -> Any:
+        with MetricResults(self.model) as self._results:
+            outputs = on_batch(
+                self.strategy, structure, present, self._run, self._kinds
             )
-            return function(*structure.flatten(batch))
+        return self._logs(outputs)
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
         """Traces one replica's step on a symbolic batch, as the only replica.
@@ -258,18 +248,8 @@ class ReplicaPredictions(ModelFunctions):
             lambda values: self._local(attempt(values)),
         )
 
-    def on_batch(self, batch: Any) -> Any:
-        """Returns the outputs of a batch that every worker has in full."""
-        structure = BatchStructure.of_batch(batch)
-
-        def execute(*present: Any) -> Any:
-            return self._local(on_batch(self.strategy, structure, present, self._run))
-
-        with self.naming_errors():
-            function = self.function(
-                structure.key, structure, execute, structure.present
-            )
-            return function(*structure.flatten(batch))
+    def _on_present(self, structure: BatchStructure, present: tuple[Any, ...]) -> Any:
+        return self._local(on_batch(self.strategy, structure, present, self._run))
 
     def rehearse(self, structure: BatchStructure, batch: Any) -> None:
         """Traces one replica's step on a symbolic batch, as the only replica."""

@@ -5,6 +5,7 @@ A call costs each worker a millisecond or more, and a sum of the metrics over al
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 LONGEST_CALL = 0.15
 """The most seconds of a call: a longer one would delay a progress bar noticeably."""
@@ -17,6 +18,7 @@ _MEASURED_STEPS = 10
 _MICROSECOND = 1e-6
 
 
+@dataclass(eq=False)
 class CommonStride:
     """Chooses how many steps to run in the next call.
 
@@ -30,13 +32,10 @@ class CommonStride:
         clock: Returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        slowest: Callable[[int], int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._slowest = slowest
-        self._clock = clock
+    slowest: Callable[[int], int]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._size = 1
         self._calls = 0
         self._is_settled = False
@@ -50,7 +49,7 @@ class CommonStride:
         """Returns the number of steps for the next call, at least 1."""
         if not self._is_settled:
             if self._calls == 1:
-                self._since = self._clock()
+                self._since = self.clock()
             elif (self._calls - 1) * self._size >= _MEASURED_STEPS:
                 self._decide((self._calls - 1) * self._size)
         self._calls += 1
@@ -58,8 +57,8 @@ class CommonStride:
 
     def _decide(self, steps: int) -> None:
         """Takes the size that suits the slowest worker."""
-        mine = (self._clock() - self._since) / steps
-        seconds = max(self._slowest(int(mine / _MICROSECOND)), 1) * _MICROSECOND
+        mine = (self.clock() - self._since) / steps
+        seconds = max(self.slowest(int(mine / _MICROSECOND)), 1) * _MICROSECOND
         before, self._size = self._size, size_for(seconds)
         # Single steps look slower than they are: each of them waits for its call.
         self._is_settled = self._size <= 2 * before

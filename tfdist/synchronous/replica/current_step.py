@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.keras.computation import current_computation
+from tfdist.keras.seeds import with_this_generator
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS
 from tfdist.synchronous.replica.computation import WholeBatchComputation
 from tfdist.synchronous.replica.step import ReplicaStep
@@ -137,3 +138,22 @@ def has_reduced_gradients() -> bool:
     """
     step = _step()
     return step is not None and not step.is_rehearsal
+
+
+class TracesSteps(tf.distribute.StrategyExtended):
+    """Base of the `extended` of a strategy whose replicas trace steps of their own."""
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        reduce = super()._replica_ctx_all_reduce
+        return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        # Replicas have threads of their own, and Keras has a seed generator per thread.
+        return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
+
+    def _use_merge_call(self) -> bool:
+        return not has_reduced_gradients() and super()._use_merge_call()

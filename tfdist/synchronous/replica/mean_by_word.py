@@ -7,11 +7,12 @@ read from the step's graph, so a sum over the rows becomes a mean of sums.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.context import having
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.replica.collectives import of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep, on_values
@@ -64,22 +65,15 @@ def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.T
     return tf.where(step.count > 0, value, state)
 
 
-@contextlib.contextmanager
 def updating_metric(
     metric: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[None]:
+) -> contextlib.AbstractContextManager[None]:
     """A context in which this thread's replica updates a metric."""
     step = getattr(current_computation(), "step", None)
     if not isinstance(step, ReplicaStep):
-        yield
-        return
-    before = step.metric, step.given
+        return contextlib.nullcontext()
     given = [each for each in (*args, *kwargs.values()) if each is not None]
-    step.metric, step.given = metric, given
-    try:
-        yield
-    finally:
-        step.metric, step.given = before
+    return having(step, metric=metric, given=given)
 
 
 def _is_given_number(step: ReplicaStep) -> bool:

@@ -1,9 +1,10 @@
 """TensorFlow's random numbers on a replica, from a seed of its own."""
 
 import contextlib
-from collections.abc import Iterator
 
 import tensorflow as tf
+
+from tfdist._support.context import having
 
 # More than programs count seeds.
 _SEEDS_APART = 1_000_003
@@ -20,19 +21,14 @@ class OwnSeed:
         self._replica = replica
         self._seed: int | None = None
 
-    @contextlib.contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
         """Draws TensorFlow's random numbers from the seed within this context."""
         graph = tf.compat.v1.get_default_graph()
         before, replica = graph.seed, tf.get_static_value(self._replica)
         if before is None or replica is None:
-            yield
-            return
-        self._seed = graph.seed = before + int(replica) * _SEEDS_APART
-        try:
-            yield
-        finally:
-            graph.seed = before
+            return contextlib.nullcontext()
+        self._seed = before + int(replica) * _SEEDS_APART
+        return having(graph, seed=self._seed)
 
     def draw_again(self) -> None:
         """Takes up the seed again, after other replicas have been traced."""

@@ -1,13 +1,14 @@
 """One replica's part of one step: its share of the batch and the variables it wrote."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.context import having
 from tfdist._support.errors import RefusalError
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
@@ -269,17 +270,13 @@ class ReplicaStep:
             # Later reads of the variable in this step return this replica's own value.
             self._kinds_of_variables[id(_tf.value_of(variable).handle)] = kind
 
-    @contextlib.contextmanager
-    def updating(self) -> Iterator[None]:
+    def updating(self) -> AbstractContextManager[None]:
         """Records no writes within this context."""
-        before, self.is_updating = self.is_updating, True
-        try:
-            yield
-        finally:
-            self.is_updating = before
+        return having(self, is_updating=True)
 
-    @contextlib.contextmanager
-    def differentiating(self, targets: Sequence[tf.Tensor] | None) -> Iterator[None]:
+    def differentiating(
+        self, targets: Sequence[tf.Tensor] | None
+    ) -> AbstractContextManager[None]:
         """Notes that a tape computes a gradient within this context.
 
         Layers that recompute their outputs call a tape of their own within it.
@@ -287,16 +284,12 @@ class ReplicaStep:
         Args:
             targets: What is differentiated; None if it has weights of its own.
         """
-        self.is_differentiating = True
-        self.differentiates_same = (
+        is_same = (
             targets is not None
             and not self.is_differentiable
             and all(self.kind_of(each) is Reduction.SAME for each in targets)
         )
-        try:
-            yield
-        finally:
-            self.is_differentiating = self.differentiates_same = False
+        return having(self, is_differentiating=True, differentiates_same=is_same)
 
 
 def on_values(change: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:

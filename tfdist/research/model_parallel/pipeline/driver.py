@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.checkpoint.fit_state import with_history
-from tfdist.checkpoint.keeper import Keeper, KeptData
-from tfdist.checkpoint.kept_fit import OneProcess
+from tfdist.checkpoint.keeper import Keeper
 from tfdist.keras.default_driver import DefaultDriver
 from tfdist.keras.strides import telling_the_ends
 from tfdist.research.model_parallel.pipeline import refusals
 from tfdist.research.model_parallel.pipeline.extended import move
+from tfdist.research.model_parallel.pipeline.kept_data import KeptData, OneProcess
 from tfdist.research.model_parallel.pipeline.microbatches import Form, tensors_of
 from tfdist.research.model_parallel.pipeline.pipeline import Pipeline
 from tfdist.research.model_parallel.pipeline.stale_steps import Flow
