@@ -4,14 +4,13 @@ import dataclasses
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launch.fault import faults
 
-from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
+from ..support import jobs
 from ..support.raising import raises
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,21 +65,6 @@ def repeat(results):
     )
 
 
-def test_repeat_tells_throughput_and_cpu_of_every_job(repeat):
-    assert repeat.steps_per_second == 50
-    assert repeat.cpu_ms() == pytest.approx(20)
-    assert [repeat.cpu_ms(job) for job in ("chief", "ps", "worker")] == [
-        pytest.approx(5),
-        pytest.approx(5),
-        pytest.approx(10),
-    ]
-
-
-def test_steps_that_the_optimizer_did_not_count_are_lost(repeat):
-    assert repeat.lost == 0
-    assert dataclasses.replace(repeat, iterations=80).lost == 20
-
-
 def test_steps_on_the_chief_are_noticed_by_an_idle_worker(repeat):
     assert repeat.ran_on_workers
     idle = {**repeat.cpu, "worker:1": 0.01}
@@ -121,20 +105,6 @@ def test_a_missing_repeat_is_not_paired_with_another(results, repeats):
         )
 
 
-def test_the_table_has_the_ratios_and_the_section_the_lost_steps(results, repeats):
-    assert results.table(repeats).splitlines() == [
-        "| model, steps per call | `fit` / `tf_keras` | CPU per step, `fit` / `tf_keras` |",
-        "| --- | --- | --- |",
-        "| mlp x10 | 1.50 (1.00 to 2.00) | 1.00 (1.00 to 1.00) |",
-    ]
-    repeats[0] = dataclasses.replace(repeats[0], iterations=93)
-    about = dict.fromkeys(("tensorflow", "keras", "tf_keras"), "1.0")
-    rows = [dataclasses.asdict(each) for each in repeats]
-    section = results.section({"repeats": rows, "environment": about})
-    assert "3 paired repeats of 100 steps" in section
-    assert "did not count: `fit` 7 of 300, `tf_keras` 0 of 300." in section
-
-
 def test_plot_is_a_picture(results, repeats, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "fit.png"
@@ -153,9 +123,7 @@ def test_plot_is_a_picture(results, repeats, tmp_path):
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(flag, message):
-    result = run(flag, timeout=PROGRAM_DEADLINE)
-    assert result.returncode == 1
-    assert message in result.stderr
+    assert message in jobs.run(SCRIPT, flag, status=1).stderr
 
 
 @pytest.mark.in_part
@@ -163,7 +131,8 @@ def test_wrong_flags_are_refused_before_anything_starts(flag, message):
 def test_benchmark_measures_steps_that_ran_on_the_workers(tmp_path):
     pytest.importorskip("tf_keras")
     path = tmp_path / "fit.json"
-    result = run(
+    result = jobs.run(
+        SCRIPT,
         "--repeats=1",
         "--steps=20",
         "--models=mlp",
@@ -172,9 +141,7 @@ def test_benchmark_measures_steps_that_ran_on_the_workers(tmp_path):
         "--num_ps=1",
         "--num_workers=1",
         f"--json={path}",
-        timeout=PROGRAM_DEADLINE,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
     assert "`fit` / `loop`" in result.stdout
     repeats = json.loads(path.read_text())["repeats"]
     assert [repeat["contender"] for repeat in repeats] == ["fit", "loop"]
@@ -186,27 +153,9 @@ def test_benchmark_measures_steps_that_ran_on_the_workers(tmp_path):
     assert repeats[0]["worker_steps"] == 20
 
 
-def run(*flags: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *flags],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_the_numbers_in_the_readme_and_docs_are_the_recorded_ones():
-    script = ROOT / "benchmarks" / "readme.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--check"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    jobs.run(ROOT / "benchmarks" / "readme.py", "--check")
 
 
 def run_with_faults(report, **values):

@@ -201,8 +201,8 @@ import sys, time
 import launch
 
 def train():
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         time.sleep(600)
     finally:
         print("saved", flush=True)
@@ -214,18 +214,21 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_ends_function_and_cluster(launcher, tmp_path):
-    (tmp_path / "script.py").write_text(_SCRIPT)
-    process = subprocess.Popen(
+def start(launcher, output):
+    (launcher.directory / "script.py").write_text(_SCRIPT)
+    return subprocess.Popen(
         [sys.executable, "script.py", *SERVER],
-        cwd=tmp_path,
+        cwd=launcher.directory,
         env={**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": launcher.mark},
-        stdout=subprocess.PIPE,
+        stdout=output,
         text=True,
         # Tests that a shell runs in the background ignore interrupts, as do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    with process:
+
+
+def test_an_interrupt_ends_function_and_cluster(launcher):
+    with start(launcher, subprocess.PIPE) as process:
         for line in process.stdout:
             if "begun" in line:
                 break
@@ -238,14 +241,8 @@ def test_an_interrupt_ends_function_and_cluster(launcher, tmp_path):
     launcher.wait_until_nothing_is_left()
 
 
-def test_nothing_is_left_of_a_process_that_was_killed(launcher, tmp_path):
-    (tmp_path / "script.py").write_text(_SCRIPT)
-    with subprocess.Popen(
-        [sys.executable, "script.py", *SERVER],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": ROOT, "TEST_MARK": launcher.mark},
-        stdout=subprocess.DEVNULL,
-    ) as process:
+def test_nothing_is_left_of_a_process_that_was_killed(launcher):
+    with start(launcher, subprocess.DEVNULL) as process:
         wait_for(lambda: len(marked(launcher.mark)) >= 5, "cluster")
         time.sleep(0.5)
         process.kill()

@@ -30,7 +30,7 @@ from launch.flags import cluster_flags
 from launch.flags.config_file import NOT_SETTINGS
 from launch.flags.errors import UsageError
 from launch.flags.values import Flags
-from launch.job.plan import Program, task_name
+from launch.job.plan import task_name
 from launch.remote import greeting
 from launch.secure import mode
 from tf_config import Task, contract
@@ -49,12 +49,8 @@ counts = st.fixed_dictionaries(
 
 
 @pytest.fixture(autouse=True)
-def outside(monkeypatch, tmp_path):
-    """Not within a pod, and with jobs of its own."""
-    monkeypatch.delenv(kubernetes_pods.JOB_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    monkeypatch.chdir(tmp_path)
+def without_a_cluster(monkeypatch, here):
+    monkeypatch.setenv("KUBECONFIG", str(here / "absent"))
 
 
 def a_job(counts=None, *, has_failure_policy=True, **changed):
@@ -280,7 +276,6 @@ def test_a_part_of_a_pod_is_merged():
     ("text", "message"),
     [
         ("hostNetwork: true", "a pod cannot have hostNetwork (with it, TensorFlow's"),
-        ("hostNetwork: false", "a pod cannot have hostNetwork"),
         ("hostPID: true", "a pod cannot have hostPID (the launcher decides that)"),
         ("restartPolicy: Always", "cannot have restartPolicy"),
         ("[1]", "a pod's spec is a mapping"),
@@ -307,28 +302,40 @@ def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
     assert {*values} - {*kubernetes._INSIDE} == here
 
 
+def in_pod(monkeypatch, *typed, has_policy=True, script="print()"):
+    """A job as it is typed, and what its launcher makes of it in the pod.
+
+    Returns:
+        Its counts, the program that was typed, and the arguments of what runs in the pod.
+    """
+    values, program = kubernetes.command_line.parse(
+        ["x", "--image=x", *typed], kubernetes._define_flags(), ""
+    )
+    counts = kubernetes.engine_flags.counts(values, "auto", 99)
+    job = kubernetes._job(values, program, "mine", counts, has_policy)
+    Path("train.py").write_text(script)
+    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
+    monkeypatch.setenv(contract.COMMAND, job.pods.env[contract.COMMAND])
+    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
+        assert kubernetes.main(job.pods.command[2:]) == 5
+    return counts, program, run.call_args
+
+
 @pytest.mark.parametrize(
     "strategy",
     ["MultiWorkerMirroredStrategy", "ParameterServerStrategy", "RingStrategy"],
 )
 @pytest.mark.parametrize("flags", [[], ["--num_ps=0"], ["--num_ps=0", "--chief"]])
 def test_a_script_that_only_the_image_has_changes_no_counts(
-    strategy, flags, monkeypatch, tmp_path
+    strategy, flags, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
-    values, program = kubernetes.command_line.parse(
-        ["x", "--image=x", *flags, "train.py"], kubernetes._define_flags(), ""
+    script = f"import tfdist\ntfdist.{strategy}()\n"
+    counts, typed, ((at, planner), _) = in_pod(
+        monkeypatch, *flags, "train.py", script=script
     )
-    counts = kubernetes.engine_flags.counts(values, "auto", 99)
-    job = kubernetes._job(values, program, "mine", counts, True)
-    (tmp_path / "train.py").write_text(f"import tfdist\ntfdist.{strategy}()\n")
-    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    monkeypatch.setenv(contract.COMMAND, job.pods.env[contract.COMMAND])
-    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
-        assert kubernetes.main(job.pods.command[2:]) == 5
-    assert run.call_args[0][0] == kubernetes._layout("mine", counts)
+    assert at == kubernetes._layout("mine", counts)
     # The user typed another command than the pod runs.
-    assert run.call_args[0][1].program.command == program.command != ""
+    assert planner.program.command == typed.command != ""
 
 
 def test_a_dry_run_prints_objects(capsys):
@@ -367,54 +374,26 @@ def test_a_dry_run_prints_objects(capsys):
 
 @pytest.mark.parametrize("has_policy", [True, False])
 @pytest.mark.parametrize("is_said", [True, False])
-def test_the_launcher_in_its_pod_plans_the_same(has_policy, is_said, monkeypatch):
-    flags = [
-        "--image=x",
-        "--num_ps=3",
-        "--noevaluator",
-        "--stall_timeout=7",
-        "--chatty",
-    ]
+@pytest.mark.parametrize(
+    ("secure", "protection"),
+    [("auto", "TLS"), ("tls", "TLS"), ("private", "POLICY"), ("off", "POLICY")],
+)
+def test_the_launcher_in_its_pod_plans_the_same(
+    has_policy, is_said, secure, protection, monkeypatch
+):
+    flags = ["--num_ps=3", "--noevaluator", "--stall_timeout=7", "--chatty"]
     if is_said:
         flags += [f"--{'' if has_policy else 'no'}pod_failure_policy"]
-    values, program = kubernetes.command_line.parse(
-        ["x", *flags, "train.py", "--num_ps=9"], kubernetes._define_flags(), ""
+    typed = (*flags, f"--secure={secure}", "train.py", "--num_ps=9")
+    counts, _, ((at, planner), options) = in_pod(
+        monkeypatch, *typed, has_policy=has_policy
     )
-    counts = kubernetes.engine_flags.counts(values, "auto", 99)
-    job = kubernetes._job(values, program, "mine", counts, has_policy)
-    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes, "_run_in_pod", return_value=5) as run:
-        assert kubernetes.main(job.pods.command[2:]) == 5
-    (at, planner), options = run.call_args
     assert at == kubernetes._layout("mine", counts)
-    assert planner.program == Program("train.py", ("--num_ps=9",))
+    assert planner.program.argv == ("train.py", "--num_ps=9")
     assert (planner.kind, planner.options["stall_timeout"]) == ("auto", 7.0)
     assert options == {"has_failure_policy": has_policy}
     assert planner.options["chatty"]
-    assert planner.protection == mode.TLS
-
-
-@pytest.mark.parametrize(
-    ("asked", "protection"),
-    [
-        ("auto", mode.TLS),
-        ("tls", mode.TLS),
-        ("private", mode.POLICY),
-        ("off", mode.POLICY),
-    ],
-)
-def test_what_keeps_strangers_out(asked, protection, monkeypatch):
-    monkeypatch.setenv(kubernetes_pods.JOB_VARIABLE, "mine")
-    with mock.patch.object(kubernetes, "_run_in_pod", return_value=0) as run:
-        kubernetes.main(["x", f"--secure={asked}", "--image=", "train.py"])
-    assert run.call_args.args[1].protection == protection
-    flags = ["x", "--dry_run", "--image=x", f"--secure={asked}", "train.py"]
-    values, program = kubernetes.command_line.parse(
-        flags, kubernetes._define_flags(), ""
-    )
-    counts = kubernetes.engine_flags.counts(values, "auto", 99)
-    job = kubernetes._job(values, program, "mine", counts, True)
-    assert f"--secure={asked}" in job.pods.command
+    assert planner.protection == getattr(mode, protection)
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,8 @@ def test_nothing_listens():
     [
         (b"", False, ProbeOutcome.SILENT, "accepts connections but does not respond"),
         (b"", True, ProbeOutcome.STRANGER, "it closed the connection"),
-        (
-            b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            False,
-            ProbeOutcome.STRANGER,
-            "HTTP: b'HTTP/1",
-        ),
-        (
-            b"SSH-2.0-OpenSSH_9.2p1\r\n",
-            False,
-            ProbeOutcome.STRANGER,
-            "SSH: b'SSH-2.0-Open",
-        ),
+        (b"HTTP/1.1 400 \r\n\r\n", False, ProbeOutcome.STRANGER, "HTTP: b'HTTP/1"),
+        (b"SSH-2.0-Open\r\n", False, ProbeOutcome.STRANGER, "SSH: b'SSH-2.0-Open"),
         (b"\x15\x03\x01\x00\x02\x02\x46", True, ProbeOutcome.STRANGER, "TLS: "),
         (b"\x1b[2J hello", False, ProbeOutcome.STRANGER, r"(b'\x1b[2J hello')"),
     ],
@@ -92,12 +82,11 @@ def test_a_server_whose_answers_are_garbage(answer):
         assert find(address).outcome is ProbeOutcome.NOT_TENSORFLOW
 
 
-def test_a_host_that_there_is_not():
-    report = find("no-such-host.invalid:2222")
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70])
+def test_a_host_that_there_is_not(host):
+    report = find(f"{host}:2222")
     assert report.outcome is ProbeOutcome.NO_SUCH_HOST
-    assert "the host of no-such-host.invalid:2222 cannot be resolved here" in words(
-        report
-    )
+    assert f"the host of {host}:2222 cannot be resolved here" in words(report)
 
 
 def test_the_stunnel_of_a_job_is_not_to_be_stopped():
@@ -227,7 +216,3 @@ def test_this_process_tells_too_once_it_has_joined(strategy, servers, tasks):
     text = reports["chief:0"].peer.tf_config
     assert text == servers.tf_config.to_json()
     assert servers.tf_config.task == Task("chief", 0)
-
-
-def test_a_name_that_cannot_be_looked_up():
-    assert find(f"{'a' * 70}:1").outcome is ProbeOutcome.NO_SUCH_HOST

@@ -1,7 +1,6 @@
 """Output of the commands of all engines, whatever their flags are."""
 
 import json
-import os
 import subprocess
 from unittest import mock
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from launch import kubernetes, ray, slurm, ssh
 from launch.engines import (
-    kubernetes_pods,
     preflight,
     ray_launcher_process,
     slurm_client,
@@ -28,61 +26,34 @@ from .test_launch_fuzz import check, command_lines, flags_of, numbers, rest, wor
 COMMANDS = {"ssh": ssh, "slurm": slurm, "kubernetes": kubernetes, "ray": ray}
 
 
-@pytest.fixture(autouse=True)
-def outside(monkeypatch, tmp_path):
-    """Within no job, with jobs and a directory of its own."""
-    for name in [*os.environ]:
-        if name.startswith("SLURM_") or name == kubernetes_pods.JOB_VARIABLE:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
-roles = [
-    f"{what}_per_{who}"
-    for what in ("cpus", "memory")
-    for who in ("ps", "worker", "chief")
-]
-gpus = {"gpus_per_worker": st.integers(0, 4) | numbers}
-cpus = {"cpus_per_task": st.integers(1, 9) | numbers}
-env = {"env": st.sampled_from(["A=1", "A=", "PATH"]) | words}
-elsewhere = {
+amounts = st.sampled_from(["2", "500m", "4Gi"]) | words
+OWN = {
+    "address": st.sampled_from(["auto", "h0:6379", "ray://h0:10001"]) | words,
+    "cpus_per_task": st.integers(1, 9) | numbers,
+    "env": st.sampled_from(["A=1", "A=", "PATH"]) | words,
     "first_port": st.integers(1, 65535) | numbers,
+    "gpus_per_worker": st.integers(0, 4) | numbers,
+    "hostfile": st.just("HOSTFILE") | words,
+    "hosts": st.sampled_from(["h0", "h0,h1", "root@h0,h1"]) | words,
+    "image": st.just("image") | words,
+    "memory": st.sampled_from(["4G", "512M"]) | words,
+    "namespace": st.just("there") | words,
+    "nodes": st.integers(1, 9) | numbers,
+    "pod_spec": st.just("absent"),
+    "ps_node_selector": st.just("a/b=c") | words,
+    "runtime_env": st.sampled_from(['{"pip": ["rich"]}', "{}", '{"excludes": 1}'])
+    | words,
+    "sbatch": st.sampled_from(["--exclusive", "--mem=1G"]) | words,
+    "ssh": st.sampled_from(["ssh", "ssh -p 22"]) | words,
+    "time": st.sampled_from(["60", "1-0"]) | words,
     "work_dir": st.just("/data") | words,
+    **{f"cpus_per_{role}": amounts for role in ("ps", "worker", "chief")},
+    **{f"memory_per_{role}": amounts for role in ("ps", "worker", "chief")},
 }
-FLAGS = {
-    "ssh": flags_of(
-        ssh,
-        hosts=st.sampled_from(["h0", "h0,h1", "root@h0,h1"]) | words,
-        hostfile=st.just("HOSTFILE") | words,
-        ssh=st.sampled_from(["ssh", "ssh -p 22"]) | words,
-        **(env | elsewhere),
-    ),
-    "slurm": flags_of(
-        slurm,
-        nodes=st.integers(1, 9) | numbers,
-        time=st.sampled_from(["60", "1-0"]) | words,
-        sbatch=st.sampled_from(["--exclusive", "--mem=1G"]) | words,
-        **(cpus | gpus),
-    ),
-    "kubernetes": flags_of(
-        kubernetes,
-        image=st.just("image") | words,
-        ps_node_selector=st.just("a/b=c") | words,
-        pod_spec=st.just("absent"),
-        namespace=st.just("there") | words,
-        **dict.fromkeys(roles, st.sampled_from(["2", "500m", "4Gi"]) | words),
-        **(env | gpus),
-    ),
-    "ray": flags_of(
-        ray,
-        address=st.sampled_from(["auto", "h0:6379", "ray://h0:10001"]) | words,
-        memory=st.sampled_from(["4G", "512M"]) | words,
-        runtime_env=st.sampled_from(['{"pip": ["rich"]}', "{}", '{"excludes": 1}'])
-        | words,
-        **(env | elsewhere | cpus | gpus),
-    ),
-}
+"""Values of flags, each of which means the same to every engine that has it."""
 BEGINNING = {"ssh": "# ", "slurm": "#!/bin/sh\n#SBATCH --job-name=", "ray": "# Ray at "}
 
 
@@ -93,7 +64,7 @@ BEGINNING = {"ssh": "# ", "slurm": "#!/bin/sh\n#SBATCH --job-name=", "ray": "# R
 def test_whatever_the_flags_say(name, data, tmp_path_factory):
     hostfile = tmp_path_factory.mktemp("hosts") / "hosts.txt"
     hostfile.write_text("h0 link=10\nh1\n")
-    args = data.draw(command_lines(FLAGS[name], rest))
+    args = data.draw(command_lines(flags_of(COMMANDS[name], **OWN), rest))
     args = [each.replace("HOSTFILE", str(hostfile)) for each in args]
     needed = ["--image=i"] if name == "kubernetes" else []
     no = EngineError("no")

@@ -163,20 +163,8 @@ def script(tmp_path_factory):
     return str(path)
 
 
-local_flags = flags_of(local)
 script_names = st.just("SCRIPT") | st.sampled_from(["", ".", "absent.py"]) | words
 rest = st.builds(lambda name, flags: [name, *flags], script_names, st.lists(words))
-
-
-@unhurried
-@given(command_lines(local_flags, rest))
-def test_launch_local(script, args):
-    args = ["--dry_run", *(script if each == "SCRIPT" else each for each in args)]
-    # A flag may undo the dry run.
-    with mock.patch.object(foreground, "run", return_value=0) as started:
-        status, output = check(local.main, args)
-    if status == 0 and not started.called and "flags:" not in output:
-        check_plans(output)
 
 
 @unhurried
@@ -204,17 +192,31 @@ host_flags = {
     "job_name": st.sampled_from([*JOBS, "PS"]),
     **{f"{job}_hosts": host_lists for job in JOBS},
 }
-task_flags = flags_of(task, gpus=st.sampled_from(["0,1", ",", "-1"]), **host_flags)
+kinds = st.lists(st.sampled_from(faults.FAULT_KINDS) | words, max_size=3).map(",".join)
+LAUNCHERS = {
+    local: (flags_of(local), (foreground, "run"), check_plans),
+    task: (
+        flags_of(task, gpus=st.sampled_from(["0,1", ",", "-1"]), **host_flags),
+        (os, "execve"),
+        check_plans,
+    ),
+    chaos: (flags_of(chaos, kinds=kinds), (chaos, "run"), faults.Schedule.from_json),
+}
+"""Commands: their flags, what starts something, and what reads the output of a dry run."""
 
 
+@pytest.mark.parametrize("command", LAUNCHERS)
 @unhurried
-@given(command_lines(task_flags, rest))
-def test_launch_task(script, args):
+@given(data=st.data())
+def test_whatever_the_flags_say(command, script, data):
+    flags, starts, read = LAUNCHERS[command]
+    args = data.draw(command_lines(flags, rest))
     args = ["--dry_run", *(script if each == "SCRIPT" else each for each in args)]
-    with mock.patch.object(os, "execve", side_effect=SystemExit(0)) as became:
-        status, output = check(task.main, args)
-    if status == 0 and not became.called and "flags:" not in output:
-        check_plans(output)
+    # A flag may undo the dry run.
+    with mock.patch.object(*starts, side_effect=SystemExit(0)) as started:
+        status, output = check(command.main, args)
+    if status == 0 and not started.called and "flags:" not in output:
+        read(output)
 
 
 @unhurried
@@ -271,19 +273,6 @@ def test_launch_doctor(args, text):
         if text is None:
             os.environ.pop("TF_CONFIG", None)
         check(doctor.main, args)
-
-
-kinds = st.lists(st.sampled_from(faults.FAULT_KINDS) | words, max_size=3).map(",".join)
-
-
-@unhurried
-@given(command_lines(flags_of(chaos, kinds=kinds), rest))
-def test_launch_chaos(script, args):
-    args = ["--dry_run", *(script if each == "SCRIPT" else each for each in args)]
-    with mock.patch.object(chaos, "run", side_effect=SystemExit(0)) as started:
-        status, output = check(chaos.main, args)
-    if status == 0 and not started.called and "flags:" not in output:
-        faults.Schedule.from_json(output)
 
 
 @unhurried

@@ -1,9 +1,10 @@
 """A script that trains an Estimator is run by every task, unasked."""
 
+import importlib
+
 import pytest
 
 import tfdist
-from launch import kubernetes, local, ray, slurm, ssh, task
 from launch.flags import command_line
 from launch.job.plan import PlanError, Program, plan
 from launch.job.script_source import (
@@ -21,21 +22,27 @@ from tf_config.commands import starting
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("text", "kind"),
     [
-        "from tfdist import estimator",
-        "from tfdist import GreedyLoadBalancing, estimator as tfe",
-        "import tfdist.estimator",
-        "import tfdist.estimator as estimator",
-        "from tfdist.estimator import RunConfig",
-        "from tfdist.estimator.export import PredictOutput",
-        "def main():\n    from tfdist import estimator",
+        ("from tfdist import estimator", "every_task"),
+        ("from tfdist import GreedyLoadBalancing, estimator as tfe", "every_task"),
+        ("import tfdist.estimator as estimator", "every_task"),
+        ("from tfdist.estimator import RunConfig", "every_task"),
+        ("from tfdist.estimator.export import PredictOutput", "every_task"),
+        ("def main():\n    from tfdist import estimator", "every_task"),
+        ("import tfdist.estimators", "auto"),
+        ("from . import estimator", "auto"),
+        ("# from tfdist import estimator", "auto"),
+        ("print('from tfdist import estimator')", "auto"),
+        ("this is no Python", "auto"),
+        ("\0", "auto"),
     ],
 )
-def test_estimators_are_known_by_their_import(line, tmp_path):
+def test_estimators_are_known_by_their_import(text, kind, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(f"import os\n{line}\n")
-    assert kind_of_script(Program(str(script))) == "every_task"
+    assert kind_of_script(Program(str(script))) == "auto"  # It is not there.
+    script.write_text(f"import os\n{text}\n")
+    assert kind_of_script(Program(str(script))) == kind
     assert kind_of_script(Program(str(script)), "coordinator") == "coordinator"
 
 
@@ -54,26 +61,9 @@ def test_estimators_are_known_by_their_import(line, tmp_path):
         ("from tfdist.research import PipelineStrategy", 0, "coordinator"),
         ("import tfdist\ntfdist.research.PipelineStrategy(2)", 0, "coordinator"),
         ("import tfdist\n[tfdist.RingStrategy, tfdist.LocalUpdateStrategy]", 0, "auto"),
-        (
-            "import tensorflow as tf\ntf.distribute.MirroredStrategy()",
-            DEFAULT_PS,
-            "auto",
-        ),
-        (
-            "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()",
-            DEFAULT_PS,
-            "auto",
-        ),
-        (
-            "import tfdist\n[tfdist.RingStrategy, tfdist.ParameterServerStrategy]",
-            DEFAULT_PS,
-            "auto",
-        ),
-        (
-            "from tfdist import estimator, MultiWorkerMirroredStrategy",
-            DEFAULT_PS,
-            "every_task",
-        ),
+        ("import tf\ntf.distribute.MultiWorkerMirroredStrategy()", DEFAULT_PS, "auto"),
+        ("from tfdist import RingStrategy, strategy", DEFAULT_PS, "auto"),
+        ("from tfdist import estimator, RingStrategy", DEFAULT_PS, "every_task"),
         ("not python", DEFAULT_PS, "auto"),
     ],
 )
@@ -103,11 +93,7 @@ def test_a_script_of_any_cluster_is_said_to_be_one(tmp_path):
 
 
 def test_the_strategies_that_the_launcher_knows_exist():
-    known = {
-        *STRATEGIES_WITH_PS,
-        *STRATEGIES_OF_CHIEF,
-        *STRATEGIES_OF_WORKERS,
-    }
+    known = {*STRATEGIES_WITH_PS, *STRATEGIES_OF_CHIEF, *STRATEGIES_OF_WORKERS}
     strategies = {
         name
         for package in (tfdist, tfdist.research)
@@ -175,29 +161,6 @@ def test_beside_an_installed_package_only_itself_is_looked_into(tmp_path, monkey
     assert kind_of_script(program) == "auto"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import tfdist",
-        "from tfdist import ParameterServerStrategy",
-        "import tfdist.estimators",
-        "from . import estimator",
-        "# from tfdist import estimator",
-        "print('from tfdist import estimator')",
-        "this is no Python",
-        "\0",
-    ],
-)
-def test_others_are_left_to_the_cluster(text, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    assert kind_of_script(Program(str(script))) == "auto"
-
-
-def test_script_that_is_not_there():
-    assert kind_of_script(Program("absent.py")) == "auto"
-
-
 OBJECT = b"\x7fELF... libtensorflow_framework.so.2 ..."
 
 
@@ -258,48 +221,39 @@ def test_a_strategy_of_any_cluster_runs_on_the_chief_with_ps(tmp_path):
 PS = ("chief", "ps", "worker")
 
 
+HOSTS = "--hosts=a,b --env=KEY=..."
+ADDRESSES = (
+    "--job_name=worker --chief_hosts=HOST:PORT --ps_hosts=HOST:PORT "
+    "--worker_hosts=a:1,b:1 T"
+)
+TWO = "--num_ps=2 --num_workers=2"
+
+
 @pytest.mark.parametrize(
-    ("module", "typed", "retyped"),
+    ("command", "typed", "retyped"),
     [
-        (local, "local --num_ps=0 T --x", "local --num_ps=2 --num_workers=2 T --x"),
-        (local, "local --chief -m p.t", "local --num_ps=2 --num_workers=2 -m p.t"),
-        (
-            ssh,
-            "ssh --num-ps 0 --name=a --hosts=a,b --num_workers=3 --env=KEY=1 T",
-            "ssh --hosts=a,b --env=KEY=... --num_ps=2 --num_workers=2 T",
-        ),
-        (slurm, "slurm --mem=2G T", "slurm --mem=2G --num_ps=2 --num_workers=2 T"),
-        (
-            kubernetes,
-            "kubernetes --image=i --program=every_task T",
-            "kubernetes --image=i --num_ps=2 --num_workers=2 T",
-        ),
-        (ray, "ray --detach T", "ray --detach --num_ps=2 --num_workers=2 T"),
-        (
-            task,
-            "task --job_name=worker --worker_hosts=a:1,b:1 T",
-            "task --job_name=worker --chief_hosts=HOST:PORT --ps_hosts=HOST:PORT "
-            "--worker_hosts=a:1,b:1 T",
-        ),
-        (
-            task,
-            "task --first_port=9 T",
-            "task --first_port=9 --num_ps=2 --num_workers=2 T",
-        ),
+        ("local", "--num_ps=0 T --x", f"{TWO} T --x"),
+        ("local", "--chief -m p.t", f"{TWO} -m p.t"),
+        ("ssh", "--num-ps 0 --name=a --hosts=a,b --env=KEY=1 T", f"{HOSTS} {TWO} T"),
+        ("slurm", "--mem=2G T", f"--mem=2G {TWO} T"),
+        ("kubernetes", "--image=i --program=every_task T", f"--image=i {TWO} T"),
+        ("ray", "--detach T", f"--detach {TWO} T"),
+        ("task", "--job_name=worker --worker_hosts=a:1,b:1 T", ADDRESSES),
+        ("task", "--first_port=9 T", f"--first_port=9 {TWO} T"),
     ],
 )
 def test_a_program_knows_how_to_start_it_on_another_cluster(
-    module, typed, retyped, tmp_path, monkeypatch
+    command, typed, retyped, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "T").touch()
-    command, *arguments = typed.split()
+    module = importlib.import_module(f"launch.{command}")
     values = (getattr(module, "define_flags", None) or module._define_flags)()
-    _, program = command_line.parse([f"tfdist {command}", *arguments], values, "")
+    _, program = command_line.parse([f"tfdist {command}", *typed.split()], values, "")
     cluster = Cluster(worker=("a:1", "b:1"))
     (first, _) = plan(cluster, program)
     found = starting(first.env[contract.COMMAND], [], PS, cluster.as_dict())
-    assert found == f"tfdist {retyped}"
+    assert found == f"tfdist {command} {retyped}"
     assert contract.COMMAND not in first.shell_line()  # It starts nothing.
 
 

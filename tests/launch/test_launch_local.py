@@ -209,19 +209,6 @@ def test_job_outlives_the_viewer_of_its_output(launcher):
     assert "Traceback" not in errors
 
 
-@pytest.mark.not_in_gate
-def test_server_that_never_listens_is_named_with_its_address(launcher):
-    script = launcher.script("print('never')")
-    flags = ["--num_ps=1", "--startup_timeout=5", script]
-    status, output, errors = launcher.run(*flags, SILENT_SERVER="worker:1")
-    assert status == 1
-    assert "[launch]   worker:1 did not listen on 127.0.0.1:" in errors
-    assert "within 5 s (--startup_timeout)" in errors
-    assert "hello from worker:1" in errors
-    assert "worker:0 did not" not in errors
-    assert "never" not in output
-
-
 def test_server_that_dies_at_start_is_reported_at_once(launcher):
     flags = ["--startup_timeout=600", launcher.script("print('never')")]
     status, output, errors = launcher.run(*flags, DYING_SERVER="ps:1")
@@ -251,23 +238,6 @@ def test_too_many_workers_are_warned_of(workers, is_warned, tmp_path):
     found = crowding(job, 4, 2 * 10**9)
     assert bool(found) == is_warned
     assert "17 workers share 4 cores, and the 19 tasks need 3 GB" in found or not found
-
-
-@pytest.mark.parametrize("dry_run", [(), ("--dry_run",)])
-def test_only_errors_about_flags_point_to_them(launcher, dry_run):
-    launcher.script("one = 1\ndef f(: pass\n")
-    for args, said in {
-        ("train.py",): "script 'train.py' has a syntax error in line 2: ",
-        ("-m", "train"): "script 'train' has a syntax error in line 2: ",
-        ("-m", "no.such"): "Python finds no module 'no.such' from ",
-        ("absent.py",): "script 'absent.py' does not exist in ",
-    }.items():
-        status, output, errors = launcher.run(*dry_run, *args)
-        assert (status, output) == (2, "")
-        assert errors.startswith(f"launch.local: error: {said}")
-        assert "--help" not in errors
-    _, _, errors = launcher.run("--num_pss=1", "train.py")
-    assert errors.endswith("(see --help for the flags)\n")
 
 
 @pytest.mark.parametrize("name", ["package.train", "package.inner"])

@@ -238,3 +238,4 @@ def test_the_first_restart_is_at_once_and_each_next_waits_twice_as_long():
 def test_exit_in_numbers_and_words():
     assert (exit_status(0), exit_status(2), exit_status(-15)) == (0, 2, 143)
     assert describe_exit(-40) == "was killed by signal 40"
+    assert (exit_status(LOST), describe_exit(LOST)[:8]) == (255, "was lost")

@@ -16,7 +16,8 @@ from launch.flags import command_line
 from launch.network import loopback_only, private_network, reach
 from launch.network.namespaces import network
 
-from ..launch_programs.launcher import DEADLINE, PROGRAMS, ROOT, Launcher
+from ..launch_programs.launcher import DEADLINE, PROGRAMS, Launcher
+from ..support import jobs
 from ..support.namespaces import needs_root
 
 not_confined = loopback_only.why_not()
@@ -96,15 +97,7 @@ def test_the_servers_of_tensorflow_listen_on_loopback(servers):
 
 def run_python(code):
     """Runs code in a process that may be confined for good."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return jobs.run("-c", code).stdout
 
 
 BINDS = """

@@ -107,24 +107,18 @@ def test_an_address_of_another_machine_is_warned_of(run, host, is_warned_of):
     assert (words in errors) == is_warned_of
 
 
-def test_every_task_program_runs_the_script_on_a_ps(run):
-    args = ["--job_name=ps", "--task_index=0", "--program=every_task", *HOSTS]
-    process, output, _ = run(*args, "train.py")
+@pytest.mark.parametrize(
+    ("flags", "output"),
+    [
+        ("--job_name=ps --task_index=0 --program=every_task", r'.*"type":"ps".*\n'),
+        ("--job_name=evaluator --evaluator_hosts=d:1", r'.*"type":"evaluator".*\n'),
+        (
+            "--job_name=worker --task_index=1 --dry_run",
+            r"TF_CONFIG='\{.*\"index\":1\}\}' \S+ -m tfdist.server\n",
+        ),
+    ],
+)
+def test_a_task_becomes_what_its_flags_say(run, flags, output):
+    process, found, _ = run(*flags.split(), *HOSTS, "train.py")
     assert process.returncode == 0
-    assert '"type":"ps"' in output
-
-
-def test_evaluator_runs_the_script(run):
-    args = ["--job_name=evaluator", "--evaluator_hosts=d:1", *HOSTS, "train.py"]
-    process, output, _ = run(*args)
-    assert process.returncode == 0
-    assert '"type":"evaluator"' in output
-
-
-def test_dry_run_prints_a_line_for_the_shell(run):
-    args = ["--job_name=worker", "--task_index=1", "--dry_run", *HOSTS, "train.py"]
-    process, output, _ = run(*args)
-    assert process.returncode == 0
-    assert re.fullmatch(
-        r"TF_CONFIG='\{.*\"index\":1\}\}' \S+ -m tfdist.server\n", output
-    )
+    assert re.fullmatch(output, found)

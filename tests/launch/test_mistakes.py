@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from launch.engines import kubernetes_pods
 from launch.flags import command_line
 from launch.loopback import foreground
 
@@ -88,7 +87,7 @@ MISTAKES = {
     "local": [
         ("--num_ps=-1 train.py", "--num_ps must be a non-neg...; received '-1"),
         ("--chief=maybe train.py", "--chief must be true or false; received 'maybe'"),
-        ("--num_pss=1 train.py", "no flag --num_pss...Did you mean 'num_ps"),
+        ("--num_pss=1 train.py", "num_pss...you mean 'num_ps...(see --help"),
         ("--num_workers=0 train.py", "--num_ps=2 needs workers...--num_workers to 1"),
         ("--nochief train.py", "--num_ps=2 needs a chief...remove --nochief"),
         ("--num_ps=0 --num_workers=0 train.py", "no task trains: set"),
@@ -102,14 +101,15 @@ MISTAKES = {
         ("--num_ps=1", "no script given: put it after the flags"),
         ("absent.py", "'absent.py' does not exist in ...: check its path"),
         (".", "'.' is not a file"),
+        ("BAD.py", "script 'BAD.py' has a syntax error in line 2: "),
+        ("--dry_run BAD.py", "script 'BAD.py' has a syntax error in line 2: "),
+        ("-m BAD", "script 'BAD' has a syntax error in line 2: "),
+        ("-m no.such", "Python finds no module 'no.such' from "),
         ("--checkpoint_dir= train.py", "--checkpoint_dir is empty: give a dir"),
         ("--checkpoint_dir=train.py/a/b train.py", "be made: ...train.py is a file"),
         ("--checkpoint_dir=/proc/x train.py", "--checkpoint_dir=/proc/x ...; choose"),
         ("--timeline=no/such train.py", "cannot be made: there is no .../no;"),
-        (
-            "--min_workers=0 train.py",
-            "min_workers must be a positive integer; received",
-        ),
+        ("--min_workers=0 train.py", "must be a positive integer; received '0'"),
         ("--min_workers=two train.py", "positive integer; received 'two'"),
         ("--min_workers=3 train.py", "=3 is more than --num_workers=2: choose 1 to 2"),
         ("--min_workers=1 --program=every_task train.py", "only the chief runs"),
@@ -197,19 +197,17 @@ ROWS = [
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path):
-    """A directory with a script, within no job and without a cluster."""
-    for name in os.environ:
-        if name.startswith("SLURM_") or name in ("TF_CONFIG", "KERAS_BACKEND"):
-            monkeypatch.delenv(name)
-    monkeypatch.delenv(kubernetes_pods.JOB_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
+def with_a_script(monkeypatch, here):
+    """A directory with a script, and no cluster."""
+    monkeypatch.syspath_prepend(here)  # As `python -m` does.
+    for name in ("TF_CONFIG", "KERAS_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
     Path("train.py").write_text("print('never')")
     Path("ENV").write_text("[1]")
+    Path("BAD.py").write_text("one = 1\ndef f(: pass\n")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("with_a_script")
 @pytest.mark.parametrize(("command", "line", "words"), ROWS)
 def test_a_mistake_is_one_message_and_status_2(
     command, line, words, monkeypatch, capsys
@@ -226,5 +224,7 @@ def test_a_mistake_is_one_message_and_status_2(
     assert (ended.value.code, output) == (2, "")
     assert errors.startswith(f"launch.{command}: error: ")
     assert "Traceback" not in errors
+    # Only an error about flags points to them.
+    assert not (words.startswith(("script", "Python")) and "see --help" in errors)
     pattern = ".*".join(map(re.escape, words.split("...")))
     assert re.search(pattern, " ".join(errors.split())), errors

@@ -11,8 +11,7 @@ from launch.job.job import Job
 
 
 @pytest.fixture(autouse=True)
-def own_signals_and_records(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def own_signals():
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
     for signum, handler in before.items():

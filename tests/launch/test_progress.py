@@ -158,7 +158,6 @@ def test_it_can_be_switched_off(launcher):
 
 
 def test_jobs_status_shows_it(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     log = str(tmp_path / "chief.log")
     job = Record(
         name="mine",

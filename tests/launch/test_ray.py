@@ -41,12 +41,7 @@ from tf_config import JOBS, Task
 from ..launch_programs.launcher import DEADLINE, wait_for
 from .test_launch_fuzz import snares
 
-
-@pytest.fixture(autouse=True)
-def outside(monkeypatch, tmp_path):
-    """In a directory, and with jobs, of its own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 counts = st.fixed_dictionaries(
@@ -85,12 +80,7 @@ def test_ps_are_apart_if_there_are_enough_nodes_that_can_run_one():
     [
         ({"CPU": 4}, [{"CPU": 8}], 8, "it needs 12 CPU, and the cluster has 8"),
         ({"CPU": 4}, [], 0, "it needs 12 CPU, and the cluster has 0"),
-        (
-            {"CPU": 4},
-            [{"CPU": 3}] * 5,
-            15,
-            "a task needs 4 CPU, and no node has more than 3",
-        ),
+        ({"CPU": 4}, [{"CPU": 3}] * 5, 15, "4 CPU, and no node has more than 3"),
         ({"CPU": 4}, [{"CPU": 8}] * 2, 7, "of the cluster's 16 only 7 are free"),
         ({"CPU": 4}, [{"CPU": 8}] * 2, 16, "and no nodes have room for that"),
         (
@@ -545,10 +535,7 @@ def test_a_job_that_waits_for_ray(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"num_workers": 0},
-            "num_workers must be an integer of at least 1; received 0",
-        ),
+        ({"num_workers": 0}, "must be an integer of at least 1; received 0"),
         ({"num_workers": 1.5}, "num_workers must be an integer"),
         ({"num_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker must be"),
         ({"num_workers": 1, "gpus_per_worker": -1}, "gpus_per_worker must be"),

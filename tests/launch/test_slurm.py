@@ -31,14 +31,7 @@ counts = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(autouse=True)
-def outside(monkeypatch, tmp_path):
-    """Not within an allocation, and with jobs of its own."""
-    for name in list(os.environ):
-        if name.startswith("SLURM_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_refusal_of_sbatch_is_said_without_sinfo(monkeypatch, tmp_path):

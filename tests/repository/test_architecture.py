@@ -12,11 +12,8 @@ from pathlib import Path
 import pytest
 
 from ..support import jobs
+from .test_architecture_graph import ROOTS
 
-ROOTS = {
-    name: Path(importlib.util.find_spec(name).origin).parent
-    for name in ("tf_config", "launch", "tfdist")
-}
 PRIVATE = (
     "tensorflow.python",
     "tensorflow.compiler",

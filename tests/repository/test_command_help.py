@@ -1,7 +1,5 @@
 """What the commands tell of themselves: which there are, and their flags."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,14 @@ import tfdist
 from launch.flags import command_line
 from tf_config import flag_help
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 ROOT = Path(tfdist.__file__).parent.parent
 
 
 @pytest.mark.parametrize("package", ["launch", "tfdist"])
 def test_a_package_of_commands_lists_them(package):
-    done = subprocess.run(
-        [sys.executable, "-m", package],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
+    done = jobs.run("-m", package, cwd=ROOT)
     top = ROOT / package
     modules = {
         path.with_suffix("")
@@ -44,7 +36,7 @@ def test_a_package_of_commands_lists_them(package):
     commands = {".".join(path.relative_to(ROOT).parts) for path in modules}
     listed = [line.split() for line in done.stdout.splitlines() if " -m " in line]
     assert {words[2] for words in listed} == commands
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
 
 
 def test_flags_are_told_by_group():

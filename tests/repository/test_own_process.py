@@ -1,39 +1,23 @@
 """Tests that run in a second pytest process are reported one by one."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..support import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "feature_programs" / "own_process.py"
 BESIDE = PROGRAM.with_name("beside_own_process.py")
 ELSEWHERE = ROOT / "tests" / "repository" / "test_parts.py"
-TIMEOUT = 250.0  # seconds
 
 
 def run(*options, tests=(PROGRAM,)):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA"]
-    command += [
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:randomly",
-        "-c",
-        ROOT / "setup.cfg",
-        f"--rootdir={ROOT}",
-    ]
-    done = subprocess.run(
-        [*command, *options, *tests],
-        env={**os.environ, "OF_THE_FIRST_PROCESS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    return done.stdout
+    command = ["-m", "pytest", "-rA", f"-c{ROOT / 'setup.cfg'}", f"--rootdir={ROOT}"]
+    command += [f"-pno:{each}" for each in ("cacheprovider", "xdist", "randomly")]
+    environ = {"OF_THE_FIRST_PROCESS": "1"}
+    return jobs.run(*command, *options, *tests, status=None, **environ).stdout
 
 
 @pytest.fixture(scope="module")

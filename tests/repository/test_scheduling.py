@@ -1,12 +1,10 @@
 """A process of pytest-xdist that crashes fails one test, and the others still run."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..support.deadline import PROGRAM_DEADLINE
+from ..support import jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,14 +30,9 @@ def test_a_crash_fails_one_test_and_all_others_run(tmp_path):
     for name in ("a", "b", "c", "d"):
         Path(tmp_path, f"test_{name}.py").write_text("def test_one():\n    pass\n")
     Path(tmp_path, "test_e.py").write_text(CRASHES_ONCE)
-    command = [sys.executable, "-m", "pytest", "-n1", "--dist=loadfile"]
+    command = ["-m", "pytest", "-n1", "--dist=loadfile"]
     command += ["--no-loadscope-reorder", "-ptests.support.scheduling", "-pno:randomly"]
-    ended = subprocess.run(
-        [*command, f"--rootdir={tmp_path}", "-c/dev/null", tmp_path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_DEADLINE,
-    )
+    command += [f"--rootdir={tmp_path}", "-c/dev/null", tmp_path]
+    ended = jobs.run(*command, cwd=ROOT, status=None)
     # The test that crashed runs once more, with the rest of its file.
     assert "1 failed, 7 passed" in ended.stdout, ended.stdout

@@ -51,10 +51,7 @@ class TestPrint:
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
-            (
-                [],
-                "--job_name and --task_index are required: they say which task this is",
-            ),
+            ([], "--job_name and --task_index are required: they say which task"),
             (HOSTS, "use --check alone"),
             ([*HOSTS, "--job_name=ps"], "--task_index are required"),
             ([*HOSTS, "--job_name=ps", "--task_index=1"], "ps:1 is not in the cluster"),
