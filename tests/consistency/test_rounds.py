@@ -17,7 +17,7 @@ import tfdist
 from tfdist.parameter_server.steps.worker_function import WorkerFunction
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
-from models import compiled, mlp  # noqa: E402
+from models import assert_alike, compiled, mlp  # noqa: E402
 from test_optimizers import RULES  # noqa: E402
 from test_random import STEPS, Drawing, inside_a_branch  # noqa: E402
 
@@ -83,8 +83,7 @@ def assert_as_one_process(
     assert sum(strategy.worker_report().steps) - before == batches
     expected = one.fit(*data, batch_size=WORKERS * BATCH, **fit).history
     assert int(ours.optimizer.iterations) == int(one.optimizer.iterations)
-    for mine, theirs in zip(ours.get_weights(), one.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=atol)
+    assert_alike(ours.get_weights(), one.get_weights(), rtol=rtol, atol=atol)
     if same_loss:
         np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-3)
     return ours
@@ -256,8 +255,7 @@ def test_worker_many_rounds_ahead(strategy, data):
             model = mlp(steps_per_execution=10)
         model.fit(x, y, **fit)
         weights.append(model.get_weights())
-    for mine, theirs in zip(*weights, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_alike(*weights, rtol=1e-4, atol=1e-5)
 
 
 def test_mask(strategy):
@@ -294,8 +292,7 @@ def test_train_on_batch_is_a_round(strategy, data):
         model.train_on_batch(x, y)
         one.train_on_batch(x, y)
     assert int(model.optimizer.iterations) == 3
-    for mine, theirs in zip(model.get_weights(), one.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_alike(model.get_weights(), one.get_weights(), rtol=1e-5, atol=1e-6)
 
 
 class Learning(keras.Sequential):
@@ -402,14 +399,9 @@ def test_custom_train_step(strategy, data):
         model.compile(optimizers.SGD(0.05))
         return model
 
-    with strategy.scope():
-        model = build()
-    one = build()
-    one.set_weights(model.get_weights())
-    model.fit(*data, batch_size=BATCH, shuffle=False, verbose=0)
-    one.fit(*data, batch_size=WORKERS * BATCH, shuffle=False, verbose=0)
-    for mine, theirs in zip(model.get_weights(), one.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    # Its loss is that of the last batch.
+    same = {"same_loss": False, "rtol": 1e-5, "atol": 1e-6}
+    assert_as_one_process(strategy, build, data, **same)
 
 
 def test_error_of_a_step(strategy, data):
@@ -430,8 +422,7 @@ def test_error_of_a_step(strategy, data):
     model.set_weights(one.get_weights())
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     one.fit(x, y, batch_size=WORKERS * BATCH, shuffle=False, verbose=0)
-    for mine, theirs in zip(model.get_weights(), one.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_alike(model.get_weights(), one.get_weights(), rtol=1e-5, atol=1e-6)
 
 
 def checked(x):

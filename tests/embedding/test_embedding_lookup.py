@@ -14,7 +14,6 @@ from tfdist.embedding.aggregated_lookup import (
     LookupBytesCounter,
     embedding_lookup_sparse_with_distributed_aggregation,
 )
-from tfdist.embedding.differentiable import clip_gradient, clip_rows
 from tfdist.placement.partition import even_sizes
 
 lookup = embedding_lookup_sparse_with_distributed_aggregation
@@ -233,39 +232,6 @@ def test_gradient_of_few_rows_of_the_result():
         gradients.append(tape.gradient(loss, shards))
     for theirs, ours in zip(*gradients, strict=True):
         assert_close(ours, theirs, case)
-
-
-@given(st.integers(1, 60), st.integers(1, 7), st.sampled_from(routing.STRATEGIES))
-def test_every_row_of_every_shard_is_one_id(num_rows, num_shards, partition_strategy):
-    sizes = even_sizes(num_rows, num_shards)
-    shard, row = routing.locate(tf.range(num_rows), sizes, partition_strategy)
-    places = {(s, r) for s, size in enumerate(sizes) for r in range(size)}
-    assert set(zip(shard.numpy(), row.numpy(), strict=True)) == places
-
-
-@given(st.lists(st.integers(1, 4), max_size=5), st.integers(0, 3))
-def test_a_message_says_what_was_packed(lengths, alone):
-    # Ids of tables that grow may be negative.
-    rows = tf.range(sum(lengths) + alone, dtype=tf.int32) * 3 - 7
-    message = routing.pack(rows, tf.constant(lengths, tf.int32))
-    unpacked, segments, num_segments = routing.unpack(message)
-    np.testing.assert_array_equal(unpacked, rows)
-    expected = np.repeat(range(len(lengths) + alone), lengths + [1] * alone)
-    np.testing.assert_array_equal(segments, expected)
-    assert num_segments == len(lengths) + alone
-
-
-@given(st.floats(0.1, 3.0), st.integers(0, 2**32 - 1))
-def test_gradient_of_clipping_is_tensorflows(max_norm, seed):
-    random = np.random.default_rng(seed)
-    rows = tf.constant(random.normal(size=(4, 3)) * [[1], [0.1], [5], [0]])
-    d_clipped = tf.constant(random.normal(size=(4, 3)))
-    with tf.GradientTape() as tape:
-        tape.watch(rows)
-        clipped = clip_rows(rows, max_norm)
-    expected = tape.gradient(clipped, rows, d_clipped)
-    ours = clip_gradient(d_clipped, rows, max_norm)
-    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.not_in_gate

@@ -207,13 +207,6 @@ def test_a_probability_admits_such_a_part():
     assert 850 < shard.state()["rows"] < 1150
 
 
-def test_waiting_ids_are_forgotten_once_they_are_admitted():
-    shard, _ = shard_of(tfdist.embedding.CountFilter(2), capacity=100)
-    for _ in range(2):
-        shard.find_or_create(tensor(range(50)))
-    assert len(shard.waiting()[0]) == 0
-
-
 def test_only_what_was_written_takes_memory():
     import psutil
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import KERAS, compiled, mlp
+from models import KERAS, assert_alike, compiled, mlp
 from policies import own_logs
 
 import tfdist
@@ -86,8 +86,7 @@ def test_learning_rate_scheduler(strategy, regression):
     before = model.get_weights()
     history = model.fit(*regression, callbacks=[scheduler], **FIT).history
     assert history["learning_rate"] == [0.0]
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_alike(before, model.get_weights())
 
 
 def rates_used(strategy, *callbacks, examples=40, **fit):
@@ -552,8 +551,7 @@ def test_swap_ema_weights(strategy, regression, tmp_path):
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
     model.fit(*regression, epochs=3, callbacks=[swap], **FIT)
     averages = [v.numpy() for v in model.optimizer.variables if "average" in v.path]
-    for weight, average in zip(model.get_weights(), averages, strict=True):
-        np.testing.assert_allclose(weight, average, rtol=1e-6)
+    assert_alike(model.get_weights(), averages, rtol=1e-6)
 
 
 @pytest.mark.in_gate

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from models import classifier, compiled, mlp, row
+from models import assert_alike, classifier, compiled, mlp, row
 
 metrics = keras.metrics
 layers = keras.layers
@@ -62,8 +62,7 @@ def assert_as_in_one_process(strategy, build, make, x, y):
     plain.set_weights(model.get_weights())
     results = model.evaluate(x, y, batch_size=9, verbose=0)
     expected = plain.evaluate(x, y, batch_size=9, verbose=0)
-    for result, value in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, value, rtol=1e-4)
+    assert_alike(results, expected, rtol=1e-4)
 
 
 @pytest.mark.in_gate("AUC")

@@ -197,18 +197,6 @@ def test_averages_become_the_weights(strategy, regression):
     assert_alike(model.get_weights(), averages)
 
 
-@pytest.mark.in_gate
-def test_learning_rate_follows_the_steps(strategy, regression):
-    schedule = optimizers.schedules.PiecewiseConstantDecay([STEPS - 1], [0.1, 0.0])
-    with strategy.scope():
-        model = mlp(optimizer=SGD(schedule))
-    model.fit(*regression, batch_size=8, verbose=0)
-    assert float(model.optimizer.learning_rate) == 0.0
-    after_one_epoch = model.get_weights()
-    model.fit(*regression, batch_size=8, verbose=0)
-    assert_alike(after_one_epoch, model.get_weights())
-
-
 @pytest.fixture
 def dtype_policy():
     before = keras.config.dtype_policy()

@@ -546,15 +546,6 @@ def test_compile_outside(strategy, regression, refused):
     refused(lambda: model, regression, r"call model.compile\(...\), inside")
 
 
-def test_compile_inside_of_a_model_from_outside(strategy, regression):
-    model = keras.Sequential([layers.Dense(1)])
-    with strategy.scope():
-        model.compile("sgd", "mse")
-    words = r"built outside of strategy.scope\(\), and its optimizer inside"
-    with pytest.raises(ValueError, match=words):
-        model.fit(*regression, verbose=0)
-
-
 @pytest.mark.parameter_server
 @pytest.mark.feature(
     "A custom step outside `strategy.run`", "no", "the error says how to schedule it"

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import SampleCount, compiled, mlp
+from models import SampleCount, assert_alike, compiled, mlp
 
 import tfdist
 from tfdist.checkpoint import variables
@@ -363,8 +363,7 @@ def test_fit_that_had_ended(strategy, regression, program, runs_on_workers, capl
     assert (first.epoch, second.epoch) == ([0, 1], [0])
     assert "nothing left to do" in caplog.text
     assert "is the end of 1 epochs; epochs requested: 1" in caplog.text
-    for one, other in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_alike(weights, model.get_weights())
     with runs_on_workers(2 * STEPS):
         model, _, second = program(main, 3)
     assert second.epoch == [0, 1, 2]
@@ -555,8 +554,7 @@ def test_other_shards(strategy, regression, program):
         return [np.array(v) for v in (*model.weights, *model.optimizer.variables)]
 
     written, read = program(main, 2), program(main, 4)
-    for one, other in zip(written, read, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_alike(written, read)
 
 
 def growing(strategy, **options):

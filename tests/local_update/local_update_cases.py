@@ -163,30 +163,6 @@ def unequal_strategy(strategy):
 unequal_strategy.is_last = True
 
 
-class StartApart(keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 0:
-            values = [np.full(w.shape, float(INDEX)) for w in self.model.weights]
-            self.model.set_weights(values)
-
-
-@case
-def apart(strategy):
-    """Workers begin with different weights and do not train: models are only mixed."""
-    model = synchronous.compiled(
-        strategy, optimizer=lambda: keras.optimizers.SGD(0.0), metrics=[]
-    )
-    x, y = synchronous.data(64)
-    weights = []
-    after = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: weights.append(
-            float(model.get_weights()[0].ravel()[0])
-        )
-    )
-    model.fit(x, y, batch_size=8, verbose=0, callbacks=[StartApart(), after])
-    return {"weights": np.array(weights)}
-
-
 def main(directory, *names):
     import tfdist
 

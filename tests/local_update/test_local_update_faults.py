@@ -68,12 +68,6 @@ class NoWeights:
 @pytest.mark.parametrize(
     ("check", "values", "error", "words"),
     [
-        (
-            arguments.check_no_checkpoints,
-            (tfdist.Checkpoints("kept"),),
-            ValueError,
-            "writes no checkpoints; received .*kept.*every=30",
-        ),
         (arguments.checked_local_steps, (0,), ValueError, "1 or more; received 0"),
         (arguments.checked_local_steps, (1.5,), TypeError, "received 1.5"),
         (arguments.checked_local_steps, (True,), TypeError, "received True"),

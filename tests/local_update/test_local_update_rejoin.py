@@ -77,10 +77,6 @@ def test_what_is_handed_over_is_what_was_packed():
         handover.as_arrays(received, arrays[:1])
 
 
-def test_a_request_is_what_was_packed():
-    assert RejoinRequest.unpack(request().pack()) == request()
-
-
 class Run:
     """Workers that each average a vector again and again, and hand over their state.
 

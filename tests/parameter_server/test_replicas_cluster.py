@@ -31,14 +31,19 @@ def train(run_program, directory, policy, data, fault, *devices):
     return json.loads(line), {m.groups() for log in logs for m in PLACED.finditer(log)}
 
 
+POLICIES = [
+    ("asynchronous", "arrays"),
+    ("asynchronous", "endless"),
+    ("bounded", "arrays"),
+    ("rounds", "arrays"),
+]
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("policy", "data"),
     [
-        ("asynchronous", "arrays"),
-        ("asynchronous", "endless"),
-        ("bounded", "arrays"),
-        ("rounds", "arrays"),
+        *POLICIES,
         ("backups", "arrays"),
         ("exchange", "arrays"),
         ("changed", "arrays"),
@@ -81,15 +86,7 @@ def test_a_worker_with_one_device_is_sent_steps_as_before(run_program, tmp_path)
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("fault", ["killed", "restart"])
-@pytest.mark.parametrize(
-    ("policy", "data"),
-    [
-        ("asynchronous", "arrays"),
-        ("asynchronous", "endless"),
-        ("bounded", "arrays"),
-        ("rounds", "arrays"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "data"), POLICIES)
 def test_a_lost_worker_takes_all_of_its_devices_along(
     run_program, tmp_path, policy, data, fault
 ):

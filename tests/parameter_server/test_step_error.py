@@ -95,12 +95,6 @@ def test_summary(text, short):
     assert summary(text) == short
 
 
-def test_an_error_keeps_its_type():
-    error = tf.errors.InvalidArgumentError(None, None, STACK + REASON + END)
-    assert type(shortened(error)) is tf.errors.InvalidArgumentError
-    assert shortened(error).message == SHORT
-
-
 def test_an_operation_that_a_server_does_not_know_has_a_remedy():
     message = (
         "Op type not registered 'Split>Whitespace' in binary running on h1. Make sure "

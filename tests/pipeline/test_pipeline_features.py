@@ -177,21 +177,6 @@ def test_state_of_layers_changes_once_for_each_microbatch(recompute):
     np.testing.assert_array_equal(*seeds)
 
 
-def test_dropout_is_recomputed_with_the_numbers_that_were_drawn():
-    def make():
-        return keras.Sequential(
-            [keras.Input((4,)), layers.Dense(8), layers.Dropout(0.5, seed=1)]
-            + [layers.Dense(8), layers.Dropout(0.3, seed=2), layers.Dense(1)]
-        )
-
-    found = []
-    for recompute in (False, True):
-        model = built(make, tfdist.research.PipelineStrategy(2, 3, "1f1b", recompute))
-        model.fit(X, Y, batch_size=6, epochs=2, shuffle=False, verbose=0)
-        found.append(model.get_weights())
-    assert_close(*found, rtol=1e-5, atol=1e-6)
-
-
 def test_a_model_in_two_stages_goes_on_in_four_and_in_one_process(tmp_path):
     def fit(model, epochs):
         model.fit(X, Y, batch_size=9, epochs=epochs, shuffle=False, verbose=0)

@@ -113,12 +113,6 @@ def test_a_step_takes_as_long_as_its_longest_chain(name, k, m, message, data):
     assert found >= max(m * slowest, sum(forward) + sum(backward))
 
 
-@given(names, few, st.floats(0.0, 3.0))
-def test_a_message_takes_its_time_each_way(name, k, message):
-    found = simulated(make_schedule(name, k, 1), [1.0] * k, [2.0] * k, message)
-    assert found == pytest.approx(3.0 * k + 2 * (k - 1) * message)
-
-
 def test_the_schedules_as_text():
     assert str(gpipe(2, 3)).splitlines()[0] == "stage 0: F0 F1 F2 B2 B1 B0"
     assert str(one_forward_one_backward(3, 4)).splitlines() == [

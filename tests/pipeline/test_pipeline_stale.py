@@ -275,12 +275,6 @@ def test_data_of_unknown_length_in_batches_of_two_sizes_and_single_batches():
     assert_weights(model, replay)
 
 
-def regularized():
-    model = chain()
-    model.get_layer("a").kernel_regularizer = keras.regularizers.L2(0.01)
-    return model
-
-
 def dropped():
     layers = keras.layers
     image = keras.Input((6,))

@@ -11,7 +11,6 @@ from . import whole_batch_cases as cases
 
 pytestmark = pytest.mark.cluster
 
-RANDOM = {"noise_without_a_seed", "within_the_scope"}
 OF_SEVERAL_WORKERS = {
     "vocabulary_in_the_model": "UnequalModelError: .*its vocabulary.*on worker:1",
     "vocabulary_in_the_dataset": r"UnequalDataError: .*x, its first batch\[0\].*worker:1",
@@ -66,7 +65,7 @@ REFUSED = {
 COMPARED = [
     name
     for name in cases.CASES
-    if name not in {*RANDOM, *OF_SEVERAL_WORKERS, *REFUSED, "another_shape"}
+    if name not in {"within_the_scope", *OF_SEVERAL_WORKERS, *REFUSED, "another_shape"}
 ]
 # Of the ring, which shares with the other strategy how losses and metrics of a part of
 # the batch are put together; `make features` runs all.
@@ -103,16 +102,6 @@ def test_matches_one_process(found, strategy, name):
         np.testing.assert_allclose(
             workers[0][key], alone[key], rtol=2e-4, atol=2e-5, err_msg=key
         )
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_values_drawn_without_a_seed_train_all_workers_alike(found, strategy):
-    alone = cases.noise_without_a_seed(multi_worker_cases.Alone())
-    workers = found(strategy)["noise_without_a_seed"]
-    for worker in workers:
-        assert "error" not in worker, worker["error"]
-        assert worker["loss"] == pytest.approx(alone["loss"], rel=0.05)
-    assert len({worker["hash"] for worker in workers}) == 1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -175,15 +175,6 @@ def gradient_penalty(model, x, y, p):
     return tf.reduce_mean(scores) + tf.reduce_mean((tf.norm(slopes, axis=1) - 1.0) ** 2)
 
 
-@own_loss
-def penalty_on_the_gradient(model, x, y, p):
-    """The outer tape differentiates the inner one."""
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    return loss + 0.1 * sum(tf.reduce_sum(tf.square(each)) for each in gradients)
-
-
 @case
 def mean_by_ones_own_word(strategy):
     """Pads pictures in a way that is not read."""
@@ -284,27 +275,6 @@ def embedded_positions(strategy):
     x, y = cases.data(45)
     given = np.stack([x, x[::-1], 2 * x], axis=1), y
     return fitted(strategy, build, lambda: keras.optimizers.Adam(0.05), given=given)
-
-
-class Endpoint(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.loss = keras.losses.MeanSquaredError()
-
-    def call(self, targets, outputs):
-        self.add_loss(self.loss(targets, outputs))
-        return outputs
-
-
-@case
-def loss_object_in_add_loss(strategy):
-    def build():
-        x, y = keras.Input((4,)), keras.Input((1,))
-        outputs = keras.layers.Dense(1, kernel_initializer=cases.ramp)(x)
-        return keras.Model([x, y], Endpoint()(y, outputs))
-
-    given = list(cases.data(45)), None
-    return fitted(strategy, build, given=given, loss=None, metrics=None)
 
 
 class Counts(keras.layers.Layer):
@@ -491,19 +461,6 @@ class Towers(keras.Model):
 def two_towers(strategy):
     given = cases.data(41)[:1]
     return fitted(strategy, Towers, loss=None, metrics=None, given=given)
-
-
-class Noisy(WithoutCall):
-    def train_step(self, x):
-        return super().train_step(x + 0.01 * keras.random.normal(tf.shape(x)))
-
-
-@case
-def noise_without_a_seed(strategy):
-    keras.random.normal((2,))  # Keras has a generator from before.
-    model = cases.compiled(strategy, Noisy, loss=None, metrics=None)
-    history = model.fit(cases.data(45)[0], **FIT).history
-    return {"hash": cases.result(model)["hash"], "loss": history["loss"][-1]}
 
 
 class Counting(keras.layers.Layer):

@@ -1,6 +1,5 @@
 """The simulation: nothing is lost, nothing exceeds its capacity, nobody waits for nothing."""
 
-import itertools
 import math
 
 import pytest
@@ -201,26 +200,6 @@ def test_amdahls_law(parts, workers, serial):
     Process(simulator, job())
     simulator.run()
     assert simulator.now == pytest.approx(serial + (1.0 - serial) / workers)
-
-
-def test_equal_inputs_give_equal_runs():
-    def ends():
-        simulator = Simulator()
-        resources, link = Resources(simulator), SharedResource("link", 3.0)
-        found = []
-        for at in range(20):
-            simulator.after(
-                at * 0.1,
-                lambda at=at: resources.run(1.0 + at % 3, {link: 1.0}).then(
-                    lambda _: found.append((at, simulator.now))
-                ),
-            )
-        simulator.run()
-        return found
-
-    first, second = ends(), ends()
-    assert first == second
-    assert all(a[1] <= b[1] for a, b in itertools.pairwise(first))
 
 
 @pytest.mark.parametrize(

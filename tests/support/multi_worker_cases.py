@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import logging
 import os
 import shutil
 import sys
@@ -136,12 +135,6 @@ def several_steps_in_one(strategy):
 
 
 @case
-def weights(strategy):
-    fit = {"sample_weight": np.linspace(0, 2, 45).astype("float32"), "batch_size": 16}
-    return fitted(strategy, fit=fit, weighted_metrics=["mse"])
-
-
-@case
 def summed_loss(strategy):
     """With a last batch of one: nothing weighs the loss of who has none."""
     loss = keras.losses.MeanSquaredError(reduction="sum")
@@ -189,31 +182,6 @@ class Seen(keras.metrics.Metric):
     def result(self):
         once = tf.reduce_sum(tf.cast(self.counts == 1.0, tf.float32))
         return {"once": once, "all": tf.reduce_sum(self.counts)}
-
-
-@case
-def shuffled(strategy):
-    """However the data is shuffled, an epoch sees every example once."""
-    x, _ = data(37)
-    names = np.arange(37, dtype="float32")[:, None]
-    sources = {
-        "arrays": lambda: ((x, names), {"batch_size": 8}),
-        "tf_data": lambda: (
-            (tf.data.Dataset.from_tensor_slices((x, names)).shuffle(40).batch(8),),
-            {},
-        ),
-        "py_dataset": lambda: ((Batches(x, names),), {}),
-        "threads": lambda: ((Batches(x, names, workers=2),), {}),
-    }
-    found = {}
-    for name, make in sources.items():
-        with strategy.scope():
-            model = dense()
-            model.compile("sgd", "mse", metrics=[Seen(37)])
-        args, options = make()
-        history = model.fit(*args, epochs=2, verbose=0, **options).history
-        found[name] = np.array([history["once"], history["all"]])
-    return {"hash": result(model)["hash"], **found}
 
 
 class AlwaysDrop(keras.layers.Layer):
@@ -268,17 +236,6 @@ def moving_mean(strategy):
 
 
 @case
-def loss_scale(strategy):
-    def optimizer():
-        inner = keras.optimizers.SGD(0.05)
-        return keras.optimizers.LossScaleOptimizer(
-            inner, initial_scale=8.0, dynamic_growth_steps=2
-        )
-
-    return fitted(strategy, optimizer=optimizer, given=data(32))
-
-
-@case
 def accumulated(strategy):
     def optimizer():
         return keras.optimizers.Adam(
@@ -311,11 +268,6 @@ class CustomStep(keras.Model):
     @property
     def metrics(self):
         return [self.tracker]
-
-
-@case
-def custom_step(strategy):
-    return fitted(strategy, CustomStep, given=data(37))
 
 
 class Counted(keras.layers.Layer):
@@ -383,12 +335,6 @@ def three_ids():
     ids = np.random.RandomState(1).randint(0, 20, (37, 3))
     y = ids.sum(1, keepdims=True).astype("float32") / 20
     return ids, y
-
-
-@case
-def embedding(strategy):
-    adagrad = lambda: keras.optimizers.Adagrad(0.1)  # noqa: E731
-    return fitted(strategy, of_three_ids, adagrad, given=three_ids())
 
 
 @case
@@ -576,33 +522,6 @@ def files(strategy):
     return {"hash": result(model)["hash"], "seen": seen}
 
 
-@case
-def eagerly(strategy):
-    model = compiled(strategy, run_eagerly=True)
-    x, y = data(13)
-    history = model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
-    return result(model, history, predictions=model.predict(x, verbose=0))
-
-
-@case
-def ragged(strategy):
-    def build():
-        return keras.Sequential(
-            [
-                keras.layers.Input((None,), dtype="int32", ragged=True),
-                keras.layers.Embedding(20, 4, embeddings_initializer=ramp),
-                keras.layers.Lambda(lambda rows: tf.reduce_mean(rows, axis=1)),
-                keras.layers.Dense(1, kernel_initializer=ramp),
-            ]
-        )
-
-    lengths = np.arange(13) % 4 + 1
-    rows = tf.ragged.constant([list(range(n)) for n in lengths], dtype="int32")
-    targets = lengths.astype("float32")[:, None]
-    dataset = tf.data.Dataset.from_tensor_slices((rows, targets)).batch(4)
-    return fitted(strategy, build, given=(dataset,), fit={"batch_size": None})
-
-
 def small(strategy):
     """A model with initial weights drawn from this process's seed."""
     with strategy.scope():
@@ -729,26 +648,6 @@ def saving_again(strategy):
     return result(model, loaded=loaded)
 
 
-@case
-def backup(strategy):
-    """Interrupted in epoch 2 of 4, and resumed from there."""
-    mine, (x, y) = own_directory(strategy, "backup"), data(40)
-
-    def interrupt(epoch, logs):
-        if epoch == 1:
-            raise KeyboardInterrupt
-
-    stop = keras.callbacks.LambdaCallback(on_epoch_end=interrupt)
-    keep = keras.callbacks.BackupAndRestore(f"{mine}/state", delete_checkpoint=False)
-    options = {"batch_size": 8, "epochs": 4, "verbose": 0}
-    with contextlib.suppress(KeyboardInterrupt):
-        small(strategy).fit(x, y, callbacks=[keep, stop], **options)
-    epochs, model = [], small(strategy)
-    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: epochs.append(e))
-    model.fit(x, y, callbacks=[keep, note], **options)
-    return result(model, epochs=epochs, files=os.listdir(mine))
-
-
 def wait_until(condition):
     end = time.monotonic() + DEADLINE
     while not condition():
@@ -844,57 +743,6 @@ def unequal_data(strategy):
     except ValueError as error:
         return {"message": f"{type(error).__name__}: {error}"}
     return {"message": "no error"}
-
-
-@case
-def outside_of_the_scope(strategy):
-    """The worker trains alone, like plain Keras, and logs a warning."""
-    records = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    logging.getLogger("tfdist").addHandler(handler)
-    model, (x, y) = compiled(Alone()), data(40)
-    history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    late = compiled(strategy)
-    late.optimizer = keras.optimizers.SGD()
-    try:
-        late.fit(x, y, verbose=0)
-        message = "no error"
-    except ValueError as error:
-        message = str(error)
-    return result(model, history, warned=" ".join(records), message=message)
-
-
-@case
-def own_loop(strategy):
-    """A custom training loop, as with TensorFlow's strategy."""
-    x, y = data(32)
-    with strategy.scope():
-        model = dense()
-        optimizer = keras.optimizers.SGD(0.1)
-        optimizer.build(model.trainable_variables)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-
-    def replica_step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((model(x) - y) ** 2) / 8
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-        return loss
-
-    if isinstance(strategy, Alone):
-        losses = [float(replica_step(x, y)) for x, y in dataset]
-    else:
-
-        @tf.function
-        def step(x, y):
-            each = strategy.run(replica_step, args=(x, y))
-            return strategy.reduce("SUM", each, axis=None)
-
-        batches = strategy.experimental_distribute_dataset(dataset)
-        losses = [float(step(x, y)) for x, y in batches]
-    model.optimizer = optimizer
-    return result(model, losses=np.array(losses))
 
 
 @case

@@ -12,12 +12,10 @@ pytestmark = pytest.mark.cluster
 # What has a meaning on a cluster alone, or is drawn at random.
 NOT_COMPARED = {
     "packs",
-    "backup",
     "callbacks",
     "dropout",
     "initial_weights",
     *(f"kept_{each}" for each in cases.KINDS_OF_DATA),
-    "outside_of_the_scope",
     "saving",
     "saving_again",
     "saving_elsewhere",
@@ -141,14 +139,6 @@ def test_the_chief_alone_saves_and_all_load(found):
     assert "Call strategy.barrier()" in worker["told"] or sys.version_info < (3, 11)
 
 
-def test_all_go_on_from_the_backup_of_the_chief(found):
-    chief, worker = found["backup"]
-    check_same_bits([chief, worker])
-    assert chief["epochs"] == worker["epochs"] == [2, 3]
-    assert chief["steps"] == worker["steps"] == 20
-    assert worker["files"] == []
-
-
 @pytest.mark.in_gate("arrays")
 @pytest.mark.parametrize("kind", cases.KINDS_OF_DATA)
 def test_fit_continues_at_its_step_as_if_nothing_had_happened(found, kind):
@@ -167,13 +157,3 @@ def test_unequal_data_is_refused_on_every_worker(found):
         assert worker["message"].startswith("UnequalDataError: ")
         assert "5, 4 batches" in worker["message"]
         assert "AutoShardPolicy.OFF" in worker["message"]
-
-
-def test_a_model_outside_of_the_scope_trains_as_in_keras(found):
-    model, (x, y) = cases.compiled(cases.Alone()), cases.data(40)
-    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    for worker in found["outside_of_the_scope"]:
-        assert "error" not in worker, worker["error"]
-        np.testing.assert_allclose(worker["w0"], model.get_weights()[0], rtol=1e-5)
-        assert "outside of strategy.scope()" in worker["warned"]
-        assert "SGD was created outside" in worker["message"]

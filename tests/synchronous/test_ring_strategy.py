@@ -31,7 +31,7 @@ COMPARED = [
     "several_steps_in_one",
     "batch_norm",
     "accumulated",
-    "embedding",
+    "rows_of_steps_in_one_call",
 ]
 
 
