@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing import saving
-from tfdist.embedding.growing.admission import Admission
-from tfdist.embedding.growing.eviction import Eviction, EvictRare, Known, decay_of
+from tfdist.embedding.growing.eviction import EvictRare, Known, decay_of
 from tfdist.embedding.growing.export import Export
 from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard
 from tfdist.embedding.growing.hashing import owners_of
@@ -18,6 +17,7 @@ from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
+from tfdist.embedding.growing.rules import RowRules
 from tfdist.embedding.growing.slots import (
     SlotOfRows,
     Slots,
@@ -42,9 +42,7 @@ class GrowingTable:
         path: The path of the layer, for errors and warnings.
         first_rows: Returns the first rows of ids.
         origin: The parameters that first rows depend on, besides the ids.
-        admission: The rule for which ids get a row.
-        eviction: The rules for which rows `evict` removes.
-        follows: Whether it is known of each row when and how often it was looked up.
+        rules: The rules by which ids get rows and lose them.
     """
 
     def __init__(
@@ -53,15 +51,13 @@ class GrowingTable:
         path: str,
         first_rows: Rows,
         origin: Origin,
-        admission: Admission = None,
-        eviction: Sequence[Eviction] = (),
-        follows: bool = False,
+        rules: RowRules,
     ) -> None:
         self._variable = variable
         self._path, self._has_warned = path, False
         self._first_rows = first_rows
         self.origin = origin
-        self._eviction = eviction
+        self._eviction = rules.eviction
         is_split = isinstance(variable, PartitionedVariable)
         self.parts = list(variable.shards) if is_split else [variable]
         self.slots = Slots()
@@ -72,10 +68,9 @@ class GrowingTable:
             GrowingShard(
                 device_of(part),
                 part.shape[0],
-                admission,
+                rules,
                 self._writes(i),
                 origin.numbers(),
-                is_followed=follows,
                 # Outside of a cluster nobody knows an optimizer's slots, of which a row
                 # that gets another id would have to begin anew.
                 reuses=is_split,
