@@ -17,8 +17,9 @@ from hypothesis.stateful import (
 )
 
 import tfdist
-from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard
+from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard, KnownIds
 from tfdist.embedding.growing.reserved import Reserved
+from tfdist.embedding.growing.rules import RowRules
 
 ORIGIN = [0, 0]
 CAPACITY = 7  # So that a table is full soon.
@@ -29,14 +30,15 @@ def tensor(ids):
     return tf.constant(np.array(ids, np.int64))
 
 
-def shard_of(admission=None, capacity=CAPACITY, **options):
+def shard_of(admission=None, capacity=CAPACITY, follows=False, **options):
     """Returns a shard and its rows: of each, the id for which it was written last."""
     written = Reserved("", capacity)
 
     def write(rows, ids):
         return [written.set_at(rows, ids)]
 
-    return GrowingShard("", capacity, admission, write, ORIGIN, **options), written
+    rules = RowRules(admission, follows=follows)
+    return GrowingShard("", capacity, rules, write, ORIGIN, **options), written
 
 
 class AgainstADictionary(RuleBasedStateMachine):
@@ -46,7 +48,7 @@ class AgainstADictionary(RuleBasedStateMachine):
     def begin(self, count, reuses):
         self.count, self.reuses = count, reuses
         self.shard, self.written = shard_of(
-            tfdist.embedding.CountFilter(count), reuses=reuses, is_followed=True
+            tfdist.embedding.CountFilter(count), reuses=reuses, follows=True
         )
         self.ids, self.waiting, self.lookups = set(), {}, {}
         self.used = self.refused = self.created = self.removed = 0
@@ -93,7 +95,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         seen, count = self.shard.known(rows)
         numbers = tf.range(1, len(ids) + 1, dtype=tf.int64)
         self.written.set_at(numbers, ids)
-        self.shard.restore(numbers, ids, seen, count, waiting, batches)
+        self.shard.restore(numbers, KnownIds(ids, seen, count, waiting, batches))
         self.used = self.created = len(ids)
         self.refused = self.removed = 0
 
@@ -180,9 +182,11 @@ def test_threads_fill_a_table_to_its_last_row():
 
 def test_an_id_is_in_the_index_only_once_its_row_is_written():
     seen = []
-    shard = GrowingShard(
-        "", 5, None, lambda rows, ids: [seen.append(shard.find(ids).numpy())], ORIGIN
-    )
+
+    def write(rows, ids):
+        return [seen.append(shard.find(ids).numpy())]
+
+    shard = GrowingShard("", 5, RowRules(), write, ORIGIN)
     shard.find_or_create(tensor([3, 4]))
     assert [each.tolist() for each in seen] == [[ABSENT, ABSENT]]
 
@@ -193,7 +197,7 @@ def test_a_row_that_was_left_half_created_is_no_row():
             raise RuntimeError
         return []
 
-    shard = GrowingShard("", 5, None, dies, ORIGIN)
+    shard = GrowingShard("", 5, RowRules(), dies, ORIGIN)
     with contextlib.suppress(RuntimeError):
         shard.find_or_create(tensor([13]))
     assert shard.find_or_create(tensor([3, 4])).numpy().tolist() == [2, 3]

@@ -16,6 +16,7 @@ from tfdist.embedding.growing.hashing import buckets_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.pieces import Pieces, bounds_of
+from tfdist.embedding.growing.rules import RowRules
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.placement.partition import Partition
 from tfdist.variables.initial_value import Unwritten
@@ -47,7 +48,8 @@ def table_of(
     num_shards=3, rows=50, origin=ORIGIN, admission=None, eviction=(), follows=True
 ):
     variable = partitioned(num_shards, rows)
-    table = GrowingTable(variable, "t", ROWS, origin, admission, eviction, follows)
+    rules = RowRules(admission, eviction, follows)
+    table = GrowingTable(variable, "t", ROWS, origin, rules)
     variable.growth = table
     return table
 

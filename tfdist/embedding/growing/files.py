@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.embedding.growing.growing_shard import KnownIds
+
 
 def save(layer: Any, store: Any) -> None:
     """Writes the table of a layer."""
@@ -85,7 +87,8 @@ class Index(tf.train.experimental.PythonState):
     def _restore(self, found: dict[str, tf.Tensor]) -> None:
         (shard,) = self._table.shards
         self._table.set_origin(found.pop("origin"))
-        shard.restore(**found)
+        rows, used = found.pop("rows"), found.pop("used", 0)
+        shard.restore(rows, KnownIds(**found), used)
 
     def load(self, ids: np.ndarray, of_file: bytes | None) -> None:
         """Does so, or numbers the ids in their order, if the file's rows do not fit."""
@@ -98,7 +101,8 @@ class Index(tf.train.experimental.PythonState):
             tf.range(1, len(ids) + 1, dtype=tf.int64),
             tf.zeros([0], tf.int64),
         )
-        shard.restore(numbers, tf.constant(ids), tf.timestamp(), 0.0, none, none)
+        known = KnownIds(tf.constant(ids), tf.timestamp(), 0.0, none, none)
+        shard.restore(numbers, known)
 
 
 def _read(index: bytes) -> dict[str, tf.Tensor]:

@@ -17,7 +17,7 @@ from tfdist.embedding.growing.eviction import Eviction, EvictSmall, evictions_of
 from tfdist.embedding.growing.ids import check_dtype, check_once, ids_of, vector_of
 from tfdist.embedding.growing.initial_rows import rows_by
 from tfdist.embedding.growing.origin import Origin
-from tfdist.embedding.growing.rules import config_of, rule_of
+from tfdist.embedding.growing.rules import RowRules, config_of, rule_of
 from tfdist.embedding.growing.table import GrowingTable
 from tfdist.variables.creation import SplitRequest, creating
 from tfdist.variables.initial_value import Unwritten
@@ -122,9 +122,7 @@ class GrowingLayer(keras.layers.Layer):
             self.path,
             self._first_rows,
             self.origin,
-            self.admission,
-            self.eviction,
-            self.follows,
+            RowRules(self.admission, self.eviction, self.follows),
         )
         if isinstance(value, PartitionedVariable):
             value.updates_rows = True

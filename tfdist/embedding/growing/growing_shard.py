@@ -1,22 +1,37 @@
 """The rows of one ps: which id has which, and how one is created."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.embedding.growing.admission import (
-    Admission,
-    CountFilter,
-    ProbabilityFilter,
-)
+from tfdist.embedding.growing.admission import CountFilter, ProbabilityFilter
 from tfdist.embedding.growing.hash_table import ABSENT, HashTable
 from tfdist.embedding.growing.reserved import Reserved
+from tfdist.embedding.growing.rules import RowRules
 from tfdist.variables.resources import Numbers, Resource
 
 # In `_state`: of rows, how many were ever used (with that of absent ids) and how many
 # of these are free; of ids, how many got a row, did not as all were used, and lost theirs.
 _USED, _FREE = range(2)
+
+
+class KnownIds(NamedTuple):
+    """The ids of some rows, and the ids that wait for a row.
+
+    Attributes:
+        ids: The id of each row.
+        seen: The time of each row's last lookup.
+        count: In how many training steps that was, decayed.
+        waiting: The ids that have no row yet.
+        batches: In how many batches each of these was.
+    """
+
+    ids: tf.Tensor
+    seen: tf.Tensor
+    count: tf.Tensor
+    waiting: tf.Tensor
+    batches: tf.Tensor
 
 
 class GrowingShard:
@@ -33,10 +48,9 @@ class GrowingShard:
     Args:
         device: The device of the ps, or "" for this process.
         capacity: How many rows there are, that of absent ids included.
-        admission: The rule for which ids get a row.
+        rules: The rules by which ids get rows; those of eviction are the table's.
         write: Writes the first values of rows, given their numbers and ids.
         origin: The numbers of an `Origin`.
-        is_followed: True if it is known of each row when and how often it was looked up.
         reuses: Whether a row that was given up may get another id.
     """
 
@@ -44,18 +58,18 @@ class GrowingShard:
         self,
         device: str,
         capacity: int,
-        admission: Admission,
+        rules: RowRules,
         write: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Operation]],
         origin: Sequence[int],
-        is_followed: bool = False,
         reuses: bool = True,
     ) -> None:
         self.device = device
         self.capacity = capacity
-        self._admission = admission
+        self._admission = rules.admission
         self._write = write
         self._index = HashTable(device)
-        self._counts = HashTable(device) if isinstance(admission, CountFilter) else None
+        is_counted = isinstance(rules.admission, CountFilter)
+        self._counts = HashTable(device) if is_counted else None
         # TensorFlow's tables cannot find or insert an id in one operation.
         self._lock = Resource("MutexV2", device)
         self._state = Numbers(device, [1, 0, 0, 0, 0])
@@ -67,7 +81,7 @@ class GrowingShard:
         self._reuses = reuses
         self._seen: Reserved | None = None
         self._count: Reserved | None = None
-        if is_followed:
+        if rules.follows:
             self._seen = Reserved(device, capacity, tf.float64)
             self._count = Reserved(device, capacity, tf.float32)
 
@@ -215,33 +229,25 @@ class GrowingShard:
     def restore(
         self,
         rows: tf.Tensor,
-        ids: tf.Tensor,
-        seen: tf.Tensor,
-        count: tf.Tensor,
-        waiting: tf.Tensor,
-        batches: tf.Tensor,
+        known: KnownIds,
         used: tf.Tensor | int = 0,
     ) -> tf.Operation:
         """Replaces the index: these ids have these rows, and no others.
 
         Args:
             rows: `[n]`.
-            ids: The id of each row.
-            seen: The time of each row's last lookup.
-            count: How often.
-            waiting: Ids that have no row yet.
-            batches: In how many batches each of these was.
+            known: The ids of these rows, and those that wait for a row.
             used: How many rows, from the first, are not to be used again.
         """
         with tf.device(self.device):
             replaced = [
-                self._ids.set_at(rows, ids),
+                self._ids.set_at(rows, known.ids),
                 self._state.add(self._change_to(rows, used)),
-                self._index.replace(ids, rows),
-                *self.know(rows, seen, count),
+                self._index.replace(known.ids, rows),
+                *self.know(rows, known.seen, known.count),
             ]
             if self._counts is not None:
-                replaced.append(self._counts.replace(waiting, batches))
+                replaced.append(self._counts.replace(known.waiting, known.batches))
             with tf.control_dependencies(replaced):
                 return tf.identity(tf.size(rows))
 

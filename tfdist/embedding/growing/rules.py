@@ -1,15 +1,40 @@
 """Rules for how rows come and go, as plain data in the config of a layer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tfdist.embedding.growing.admission import CountFilter, ProbabilityFilter
-from tfdist.embedding.growing.eviction import EvictRare, EvictSmall, EvictUnseen
+from tfdist.embedding.growing.admission import (
+    Admission,
+    CountFilter,
+    ProbabilityFilter,
+)
+from tfdist.embedding.growing.eviction import (
+    Eviction,
+    EvictRare,
+    EvictSmall,
+    EvictUnseen,
+)
 
 _RULES = {
     rule.__name__: rule
     for rule in (CountFilter, ProbabilityFilter, EvictUnseen, EvictRare, EvictSmall)
 }
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The rules by which ids get rows and lose them.
+
+    Attributes:
+        admission: The rule for which ids get a row.
+        eviction: The rules for which rows `evict` removes.
+        follows: Whether it is known of each row when and how often it was looked up.
+    """
+
+    admission: Admission = None
+    eviction: Sequence[Eviction] = ()
+    follows: bool = False
 
 
 def config_of(rule: Any) -> dict[str, Any] | None:

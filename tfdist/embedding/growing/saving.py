@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist.embedding.growing.export import Export, Piece
+from tfdist.embedding.growing.growing_shard import KnownIds
 from tfdist.embedding.growing.hashing import buckets_of
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.pieces import Pieces, bounds_of
@@ -142,7 +143,7 @@ class _Saveable(_tf.SaveableObject):
             # In eager mode, an operation without a result is None.
             with tf.control_dependencies([written] if written is not None else []):
                 self._shard.origin.set(origin)
-                return self._shard.restore(numbers, *known)
+                return self._shard.restore(numbers, KnownIds(*known))
 
     def _mine(
         self, piece: tuple[int, int, int], rows: tf.Tensor, index: tf.Tensor

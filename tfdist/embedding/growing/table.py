@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from tfdist.embedding.batch import Bag
 from tfdist.embedding.growing import saving
-from tfdist.embedding.growing.admission import Admission
-from tfdist.embedding.growing.eviction import Eviction, EvictRare, Known, decay_of
+from tfdist.embedding.growing.eviction import EvictRare, Known, decay_of
 from tfdist.embedding.growing.export import Export
 from tfdist.embedding.growing.growing_shard import ABSENT, GrowingShard
 from tfdist.embedding.growing.hashing import owners_of
@@ -19,6 +18,7 @@ from tfdist.embedding.growing.initial_rows import Rows
 from tfdist.embedding.growing.lookup import at, device_of, look_up, sum_bags
 from tfdist.embedding.growing.origin import Origin
 from tfdist.embedding.growing.reserved import set_rows
+from tfdist.embedding.growing.rules import RowRules
 from tfdist.embedding.growing.slots import (
     SlotOfRows,
     Slots,
@@ -44,20 +44,16 @@ class GrowingTable:
         path: The path of the layer, for errors and warnings.
         first_rows: Returns the first rows of ids.
         origin: The parameters that first rows depend on, besides the ids.
-        admission: The rule for which ids get a row.
-        eviction: The rules for which rows `evict` removes.
-        follows: Whether it is known of each row when and how often it was looked up.
+        rules: The rules by which ids get rows and lose them.
     """
 
     variable: Any
     path: InitVar[str]
     first_rows: Rows
     origin: Origin
-    admission: InitVar[Admission] = None
-    eviction: Sequence[Eviction] = ()
-    follows: InitVar[bool] = False
+    rules: RowRules
 
-    def __post_init__(self, path: str, admission: Admission, follows: bool) -> None:
+    def __post_init__(self, path: str) -> None:
         self._path, self._has_warned = path, False
         is_split = isinstance(self.variable, PartitionedVariable)
         self.parts = list(self.variable.shards) if is_split else [self.variable]
@@ -69,10 +65,9 @@ class GrowingTable:
             GrowingShard(
                 device_of(part),
                 part.shape[0],
-                admission,
+                self.rules,
                 self._writes(i),
                 self.origin.numbers(),
-                is_followed=follows,
                 # Outside of a cluster nobody knows an optimizer's slots, of which a row
                 # that gets another id would have to begin anew.
                 reuses=is_split,
@@ -209,7 +204,9 @@ class GrowingTable:
 
         They stay at the next eviction, however seldom they were looked up.
         """
-        stays = [each.count for each in self.eviction if isinstance(each, EvictRare)]
+        stays = [
+            each.count for each in self.rules.eviction if isinstance(each, EvictRare)
+        ]
         refused = 0
         for (shard, mine), part in zip(self._dealt(ids), self.parts, strict=True):
             numbers = shard.create(tf.constant(ids[mine])).numpy()
@@ -288,9 +285,9 @@ class GrowingTable:
             seen, count = shard.known(numbers)
             known = Known(shard.now() - seen.numpy(), count.numpy(), norms.numpy())
             # Rules judge the count before it decays.
-            shard.know(numbers, seen, count * decay_of(self.eviction))
+            shard.know(numbers, seen, count * decay_of(self.rules.eviction))
             goes = np.zeros(len(ids), bool)
-            for rule in self.eviction:
+            for rule in self.rules.eviction:
                 goes |= rule.evicts(known)
             removed += self.remove(ids.numpy()[goes])
         return removed

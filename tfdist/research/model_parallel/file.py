@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,17 +12,15 @@ from tfdist.planning.file import PlanFileError
 from tfdist.research.model_parallel.devices import Device, Links
 from tfdist.research.model_parallel.graph import LayerEdge, LayerGraph, LayerNode
 from tfdist.research.model_parallel.splitting.split import LayerMatrix, Split
+from tfdist.research.model_parallel.work import Work
 
 VERSION = 1
 KIND = "layers"
 
 
 def to_json(
-    graph: LayerGraph,
-    devices: Sequence[Device],
-    links: Links,
+    work: Work,
     placed: Mapping[str, str],
-    microbatches: int,
     compared: Mapping[str, float | None],
     split: Mapping[str, Split],
 ) -> str:
@@ -30,15 +28,17 @@ def to_json(
     head = {
         "version": VERSION,
         "kind": KIND,
-        "microbatches": microbatches,
-        "devices": [dataclasses.asdict(device) for device in devices],
-        "links": _of_links(links),
+        "microbatches": work.microbatches,
+        "devices": [dataclasses.asdict(device) for device in work.devices],
+        "links": _of_links(work.links),
         "compared": dict(compared),
         "split": {name: dataclasses.asdict(each) for name, each in split.items()},
     }
     rows = {
-        "nodes": [{**_row(node), "device": placed[node.unit]} for node in graph.nodes],
-        "edges": [_row(edge) for edge in graph.edges],
+        "nodes": [
+            {**_row(node), "device": placed[node.unit]} for node in work.graph.nodes
+        ],
+        "edges": [_row(edge) for edge in work.graph.edges],
     }
     parts = [json.dumps(head)[1:-1]] + [
         f'"{name}": [\n  {_lines(each)}\n]' for name, each in rows.items()

@@ -172,15 +172,7 @@ class LayerPlan:
 
     def to_json(self) -> str:
         """Returns the plan as JSON, one layer per line."""
-        return file.to_json(
-            self.graph,
-            self.devices,
-            self.links,
-            self.placed,
-            self.microbatches,
-            self.compared,
-            self.split,
-        )
+        return file.to_json(self._work, self.placed, self.compared, self.split)
 
     @classmethod
     def from_json(cls, text: str) -> "LayerPlan":
