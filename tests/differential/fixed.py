@@ -1,4 +1,4 @@
-"""A dozen programs, spread over the kinds, for the gate. Each was drawn or made small once."""
+"""A dozen programs, spread over the kinds. Each was drawn or made small once."""
 
 from .programs import Program
 
