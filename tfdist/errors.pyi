@@ -14,6 +14,7 @@ from tfdist.cluster.lost_variables import LostVariablesError as LostVariablesErr
 from tfdist.cluster.startup import StartupTimeoutError as StartupTimeoutError
 from tfdist.data.errors import SourceError as SourceError
 from tfdist.embedding.growing.chain import ChainError as ChainError
+from tfdist.keras.refused import ScopeError as ScopeError
 from tfdist.keras.saving import OvertakenError as OvertakenError
 from tfdist.keras.step_writes import LostWritesError as LostWritesError
 from tfdist.local_update.messenger import GivenUpError as GivenUpError
@@ -33,7 +34,6 @@ from tfdist.planning.arguments import UnknownSizesError as UnknownSizesError
 from tfdist.planning.file import PlanFileError as PlanFileError
 from tfdist.planning.planned import PlanMismatchError as PlanMismatchError
 from tfdist.synchronous.devices import UnequalDevicesError as UnequalDevicesError
-from tfdist.synchronous.fit.refusals import ScopeError as ScopeError
 from tfdist.synchronous.fit.refusals import (
     SynchronousTrainingError as SynchronousTrainingError,
 )

@@ -38,6 +38,11 @@ _GROUPS = {
 }
 """The flags that most users want, and those for what may go wrong; the others are rare."""
 
+_OF_OTHERS = dict.fromkeys(
+    ("n", "np", "nproc_per_node", "num_processes"), "num_workers"
+)
+"""The flags of other launchers, by their names there."""
+
 _OF_CLUSTER = {
     *("num_ps", "num_workers", "program", "chief", "module", "name", "log_dir")
 }
@@ -257,7 +262,9 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
 def _in_words(error: str, values: Flags) -> str:
     """Rewrites absl's error about a flag's value to say what is allowed."""
     if unknown := re.match(r"Unknown command line flag '(.*?)'", error):
-        return f"there is no flag --{unknown[1]}.{nearest(unknown[1], values)}"
+        name = unknown[1]
+        typed = f"-{name}" if len(name) == 1 else f"--{name}"
+        return f"there is no flag {typed}.{nearest(_OF_OTHERS.get(name, name), values)}"
     match = re.fullmatch(r"flag --(\w+)=(.*?): .*", error, re.DOTALL)
     if match is None or match[1] not in values:
         return error

@@ -233,6 +233,8 @@ def test_a_function_of_a_loop_of_ones_own_is_checked_as_a_whole(strategy, resets
     with contextlib.nullcontext() if resets == "never" else refused:
         for _ in range(8):
             strategy.coordinator.schedule(train)
+    # Else TensorFlow would not warn of a step on the chief any more.
+    assert not strategy.extended._being_scheduled
     strategy.coordinator.join()
     assert count.numpy() == (8 if resets == "never" else 0)
 

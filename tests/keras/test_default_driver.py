@@ -320,6 +320,25 @@ def test_an_interrupt_that_nobody_catches_is_one_line(monkeypatch, capsys):
     assert shown == [(OSError, other, None)]
 
 
+def test_the_report_of_an_error_that_nobody_catches_has_the_program_alone(monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error))
+    with raises(OSError, "mine") as caught:
+        model_of(Local).fit(X, Y, verbose=0, callbacks=[Raises(OSError("mine"))])
+    error = caught.value
+    assert calls_of(error)[1] == "tfdist"
+    sys.excepthook(OSError, error, error.__traceback__)
+    assert shown == [(OSError, error, error.__traceback__)]
+    assert calls_of(error)[1:] == ["on_train_batch_end", "deeper"]
+
+
+def test_names_of_metrics_in_place_of_the_weights_of_losses_are_named():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", ["mae"])
+    with raises(ValueError, "loss_weights", "['mae']", "metrics="):
+        model.fit(X, Y, verbose=0)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -108,6 +108,12 @@ def test_it_lists_all_commands(run, arguments, status):
         assert done.stderr.startswith(error)
 
 
+def test_the_package_runs_the_command_that_it_is_given(run):
+    done = run.python("-m", "launch", "local", "absent.py")
+    assert done.returncode == 2
+    assert "tfdist local: error: script 'absent.py' does not exist" in done.stderr
+
+
 def test_it_knows_its_version(run):
     for words in ("--version", "-V", "version"):
         assert re.fullmatch(r"tfdist \d+\.\d+\.\d+\n", run(words).stdout)

@@ -87,7 +87,12 @@ MISTAKES = {
     "local": [
         ("--num_ps=-1 train.py", "--num_ps must be a non-neg...; received '-1"),
         ("--chief=maybe train.py", "--chief must be true or false; received 'maybe'"),
-        ("--num_pss=1 train.py", "num_pss...you mean 'num_ps...(see --help"),
+        (
+            "--num_pss=1 train.py",
+            "no flag --num_pss...Did you mean 'num_ps...(see --help",
+        ),
+        ("-n 3 train.py", "no flag -n...Did you mean 'num_workers"),
+        ("--np=3 train.py", "no flag --np...Did you mean 'num_workers"),
         ("--num_workers=0 train.py", "--num_ps=2 needs workers...--num_workers to 1"),
         ("--nochief train.py", "--num_ps=2 needs a chief...remove --nochief"),
         ("--num_ps=0 --num_workers=0 train.py", "no task trains: set"),

@@ -126,11 +126,19 @@ def test_every_strategy_shows_the_same_arguments(name):
         ),
         ({"checkpoints_dir": "a"}, TypeError, "{} has no.*mean: checkpoint_dir"),
         ({"cluster": CHIEF}, TypeError, "Did you mean: cluster_resolver"),
+        ({"num_worker": 4}, TypeError, "{} has no.* local --num_workers=4 .*peer_t"),
     ],
 )
 def test_every_strategy_refuses_the_same_arguments(name, options, error, words):
     with pytest.raises(error, match=words.format(name)):
         make(name, **options)
+
+
+def test_an_argument_that_is_missing_is_named_among_all():
+    with raises(
+        TypeError, "LocalUpdateStrategy", "'local_steps'", "are local_steps, mix"
+    ):
+        tfdist.LocalUpdateStrategy()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import ast
 import configparser
 import importlib
 import operator
+import pickle
 import re
 import shlex
 import subprocess
@@ -360,4 +361,9 @@ def test_the_page_of_errors_has_each():
     rows = re.findall(r"^\| `(\w+)` \|", page, re.M)
     made.remove("RefusalError")
     assert listed == made | {"Error"}
+    for name in listed:
+        error = getattr(tfdist.errors, name)
+        # As a traceback shows it.
+        assert (error.__module__, error.__name__) == ("tfdist.errors", name)
+        assert pickle.loads(pickle.dumps(error)) is error
     assert sorted(rows) == sorted(made)

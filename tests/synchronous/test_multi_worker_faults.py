@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import tf_config
 from tfdist.cluster.liveness.peers import PeerLostError, PeerWatch, naming_lost_peers
+from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers import calls
-from tfdist.peers.shares import row_range
+from tfdist.peers.shares import row_range, rows_of_replicas, whole_batch, without_end
 from tfdist.peers.waits import Waits, elsewhere
 from tfdist.synchronous.fit.driver import SynchronousDriver
 
@@ -114,6 +115,17 @@ def test_every_row_has_one_replica(rows, replicas):
     )
     sizes = [end - begin for begin, end in ranges]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_the_size_of_a_part_is_unknown_whatever_that_of_the_batch_is(rows):
+    batches = tf.data.Dataset.from_tensors(tf.zeros([rows, 3])).repeat()
+    structure = BatchStructure(batches.element_spec)
+    parts = rows_of_replicas(batches, structure, range(1), replicas=2)
+    own = batches.map(lambda batch: whole_batch((batch,), None))
+    for shares in (parts, own):
+        (spec,) = without_end(shares, repeat_last=False).element_spec[2]
+        assert spec.shape.as_list() == [None, 3]
 
 
 @pytest.mark.cluster
@@ -236,6 +248,14 @@ def test_workers_that_wait_for_different_calls_fail(monkeypatch):
     for error in found:
         assert isinstance(error, calls.LoneCallError)
         assert words in str(error)
+
+
+def test_a_lone_call_that_took_a_step_with_the_others_is_named(monkeypatch):
+    """As `test_on_batch` in `on_test_begin`, which takes their first step."""
+    lone = ["evaluate", "test_on_batch", calls.RESET]
+    found = waiting_at(monkeypatch, lone, ["evaluate", calls.RESET, calls.STEP])
+    last = "The last calls were test_on_batch on worker:0, evaluate on worker:1"
+    assert [last in str(error) for error in found] == [True, True]
 
 
 def test_a_wait_within_another_is_the_same_point_and_the_next_one_follows():

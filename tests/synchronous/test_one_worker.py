@@ -1,5 +1,6 @@
 """`MultiWorkerMirroredStrategy` with one worker, whose replicas are two CPU devices."""
 
+import contextlib
 import functools
 import random
 
@@ -110,6 +111,29 @@ def test_a_traced_function_draws_what_the_seed_says(strategy):
 
 
 ROWS = np.arange(64, dtype="float32")[:, None] / 64
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_batches_of_at_most_a_row_per_replica_train_as_in_one_process(
+    strategy, batch_size
+):
+    def trained(scope):
+        with scope:
+            model = keras.Sequential(
+                [
+                    keras.Input((1,)),
+                    keras.layers.Dense(1, "relu", bias_initializer="ones"),
+                ]
+            )
+            model.compile("sgd", "mse", metrics=["mae"])
+        model.set_weights([np.full([1, 1], 0.5), np.ones(1)])
+        options = {"batch_size": batch_size, "shuffle": False, "verbose": 0}
+        found = model.fit(ROWS[:6], 3 * ROWS[:6], **options).history
+        return *model.get_weights(), found["loss"], found["mae"]
+
+    found, expected = trained(strategy.scope()), trained(contextlib.nullcontext())
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 class Batches(keras.utils.PyDataset):

@@ -147,7 +147,7 @@ def made_in(op: Any, *authors: Author) -> str:
 
 def without_libraries(traceback: TracebackType | None) -> TracebackType | None:
     """Returns a traceback with the frames of the program alone."""
-    return _with(
+    return filtered(
         traceback,
         lambda path: author(path) is Author.PROGRAM and _CONVERTED not in path,
     )
@@ -155,7 +155,7 @@ def without_libraries(traceback: TracebackType | None) -> TracebackType | None:
 
 def without_tfdist(traceback: TracebackType | None) -> TracebackType | None:
     """Returns a traceback without the frames of tfdist."""
-    return _with(traceback, lambda path: not path.startswith(_WITH_TF_CONFIG))
+    return filtered(traceback, lambda path: not path.startswith(_WITH_TF_CONFIG))
 
 
 def is_raised_by_tfdist(error: BaseException) -> bool:
@@ -164,9 +164,10 @@ def is_raised_by_tfdist(error: BaseException) -> bool:
     return bool(paths) and paths[-1].startswith(_WITH_TF_CONFIG)
 
 
-def _with(
+def filtered(
     traceback: TracebackType | None, is_kept: Callable[[str], bool]
 ) -> TracebackType | None:
+    """Returns a traceback without the frames of files that are not kept."""
     entries = []
     while traceback is not None:
         entries.append(traceback)

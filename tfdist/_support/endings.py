@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tfdist._support.authors import without_libraries, without_tfdist
+from tfdist._support.authors import filtered, without_libraries, without_tfdist
 
 _LINE = "_tfdist_line"
 
@@ -33,12 +33,15 @@ def ending_in_the_program(
         except (Exception, KeyboardInterrupt) as error:
             stack = error.__traceback__
             is_interrupt = isinstance(error, KeyboardInterrupt) and folds(self)
-            if is_interrupt:
-                _show_as_a_line(error, method.__name__)
-            if is_interrupt or applies(self, error):
-                raise error.with_traceback(without_libraries(stack)) from None
-            if not folds(self):
+            is_short = is_interrupt or applies(self, error)
+            if not (is_short or folds(self)):
                 raise
+            _shorten_reports()
+            if is_interrupt:
+                # Its arguments say what was saved.
+                setattr(error, _LINE, _line(error, method.__name__))
+            if is_short:
+                raise error.with_traceback(without_libraries(stack)) from None
             error.__traceback__ = without_tfdist(stack)
             # Not `from None`, since a cause may be the program's.
             raise error
@@ -46,13 +49,16 @@ def ending_in_the_program(
     return called
 
 
-def _show_as_a_line(error: BaseException, name: str) -> None:
-    """Replaces the report of an interrupt that nobody catches by a line.
-
-    Its arguments say what was saved.
-    """
+def _line(error: BaseException, name: str) -> str:
     name = name.replace("__init__", "the constructor of the strategy")
-    setattr(error, _LINE, ": ".join([f"interrupted in {name}", *map(str, error.args)]))
+    return ": ".join([f"interrupted in {name}", *map(str, error.args)])
+
+
+def _shorten_reports() -> None:
+    """Shows errors that nobody catches without the frame of `called`.
+
+    An interrupt with a line is shown as that line.
+    """
     shown = sys.excepthook
     if getattr(shown, "__name__", "") == "_hook":
         return
@@ -63,6 +69,7 @@ def _show_as_a_line(error: BaseException, name: str) -> None:
         if line := getattr(error, _LINE, ""):
             print(line, file=sys.stderr)
         else:
-            shown(kind, error, trace)
+            trace = filtered(trace, lambda path: path != __file__)
+            shown(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = _hook

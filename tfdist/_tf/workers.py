@@ -51,6 +51,18 @@ def check_scheduled(
         put(closure, tag)
 
     queue.put = checked
+    schedule = coordinator.schedule
+
+    @functools.wraps(schedule)
+    def scheduled(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return schedule(*args, **kwargs)
+        finally:
+            # TensorFlow leaves it set where a function is refused, or its trace fails, and
+            # would then not warn of a step that runs on the chief.
+            coordinator.strategy.extended._being_scheduled = False
+
+    coordinator.schedule = scheduled
 
 
 def observe_workers(

@@ -1,13 +1,15 @@
 """Arguments that all strategies take: whom to wait for, how long, and checkpoints."""
 
+import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
 from tf_config import contract
+from tf_config.commands import CONSOLE
 
 Path = str | os.PathLike[str]
 
@@ -84,11 +86,16 @@ _SHORT = {
     "checkpoints_to_keep": "keep",
 }
 
+_OF_LAUNCHER = ("num_ps", "num_workers")
+
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
 
 def takes_job_arguments(init: _Init) -> _Init:
-    """Shows each of these arguments in the signature of a constructor with `**job`."""
+    """Shows each of these arguments in the signature of a constructor with `**job`.
+
+    A call with others raises a `TypeError` that says which there are.
+    """
     signature = inspect.signature(init)
     *own, _ = signature.parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -97,8 +104,45 @@ def takes_job_arguments(init: _Init) -> _Init:
         for name, annotation in JobArguments.__annotations__.items()
     ]
     shown = signature.replace(parameters=[*own, *shared])
-    init.__signature__ = shown  # type: ignore[attr-defined]
-    return init
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            shown.bind(self, *args, **kwargs)
+        except TypeError as error:
+            names = [name for name in shown.parameters if name != "self"]
+            words = wrong_arguments(str(error), names, kwargs)
+            raise TypeError(f"{type(self).__name__} {words}") from None
+        init(self, *args, **kwargs)
+
+    checked.__signature__ = shown  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]
+
+
+def wrong_arguments(
+    problem: str, names: Sequence[str], given: Mapping[str, object]
+) -> str:
+    """Returns the message about a call whose arguments do not fit.
+
+    Args:
+        problem: Python's words for it.
+        names: The names of all arguments.
+        given: The arguments that were given by name.
+
+    >>> wrong_arguments("too many positional arguments", ["a", "b"], {})
+    'cannot take these arguments (too many positional arguments). The arguments are a, b'
+    """
+    words = [f"cannot take these arguments ({problem})."]
+    if unknown := [name for name in given if name not in names]:
+        (name, *_) = unknown
+        words = [f"has no argument {name!r}."]
+        near = get_close_matches(name, [*names, *_OF_LAUNCHER], 1)
+        if near and near[0] in _OF_LAUNCHER:
+            flag = f"--{near[0]}={given[name]}"
+            words += [f"The launcher starts the tasks: {CONSOLE} local {flag} SCRIPT."]
+        elif near:
+            words += [f"Did you mean: {near[0]}?"]
+    return " ".join([*words, f"The arguments are {', '.join(names)}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +188,9 @@ def job_settings(
         peer_timeout: The default of the argument of that name.
 
     Raises:
-        TypeError: If there is no such argument, or one has another type.
+        TypeError: If one has another type.
         ValueError: If a number is not positive, or checkpoints are described twice.
     """
-    for name in given:
-        if name not in _DEFAULTS:
-            near = get_close_matches(name, [*_DEFAULTS, "cluster_resolver"], 1)
-            raise TypeError(
-                f"{who} has no argument {name!r}"
-                f"{f'. Did you mean: {near[0]}?' if near else ''}"
-            )
     job = {**_DEFAULTS, **given}
     if job["peer_timeout"] is None:
         job["peer_timeout"] = peer_timeout

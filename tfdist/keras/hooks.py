@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
-from tfdist._support.errors import RefusalError, advise
+from tfdist._support.errors import advise
 from tfdist._support.types import Logs
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.cluster.membership import MEMBERSHIP
@@ -35,6 +35,7 @@ from tfdist.keras import (
 )
 from tfdist.keras.driver import driver_of
 from tfdist.keras.optimizers import optimizers_of
+from tfdist.keras.refused import ScopeError
 
 _log = logging.getLogger("tfdist")
 _STRINGS = (
@@ -119,13 +120,13 @@ def _check_scope(model: keras.Model) -> None:
     """Warns that no worker trains a model, which was built outside of the scope.
 
     Raises:
-        RefusalError: If its optimizer is from inside, and would update it on no replica.
+        ScopeError: If its optimizer is from inside, and would update it on no replica.
     """
     name = getattr(model, "name", type(model).__name__)
     strategy = MEMBERSHIP.strategy
     inside = [each._distribution_strategy for each in optimizers_of(model)]
     if strategy is not None and strategy in inside:
-        raise RefusalError(
+        raise ScopeError(
             f"{name!r} was built outside of strategy.scope(), and its optimizer inside, so "
             "that no worker can train it. Build or load the model inside `with "
             "strategy.scope():`, too, even one that has no weights yet"

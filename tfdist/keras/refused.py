@@ -16,6 +16,10 @@ from tfdist._support.errors import Error
 _SCHEDULE_FREE: Any = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
 
 
+class ScopeError(Error, ValueError):
+    """Part of a model was created outside of the strategy's scope."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A property of a layer or an optimizer.

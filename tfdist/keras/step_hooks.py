@@ -181,6 +181,7 @@ def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _building_compiled_losses(keras_build: Callable[..., None]) -> Any:
     def build(self: Any, y_true: Nest, y_pred: Nest) -> None:
+        check_loss_weights(self._user_loss_weights)
         keras_build(self, y_true, y_pred)
         # Keras makes this list here, from the names and structures that a user gave.
         self._flat_losses = [
@@ -189,6 +190,20 @@ def _building_compiled_losses(keras_build: Callable[..., None]) -> Any:
         ]
 
     return build
+
+
+def check_loss_weights(weights: Nest) -> None:
+    """Checks that the weights of losses are no names, such as those of metrics.
+
+    Raises:
+        ValueError: If one is.
+    """
+    if any(isinstance(each, str) for each in keras.tree.flatten(weights)):
+        raise ValueError(
+            f"loss_weights of compile must be numbers; received {weights!r}. The third "
+            "positional argument of compile is loss_weights: pass metrics by name, as in "
+            f"compile(optimizer, loss, metrics={weights!r})"
+        )
 
 
 def _compiled_loss(

@@ -25,6 +25,8 @@ WAITS = (*CALLS, STEP, EXCHANGE, RESET, *ON_BATCH)
 """The calls and places at which a worker waits for all others."""
 
 _PLACES = (EPOCH, END_OF_EPOCH, END_OF_FIT, STEP, EXCHANGE)
+OF_THE_PROGRAM = tuple(each for each in WAITS if each not in (*_PLACES, RESET))
+"""Calls that a program makes, and no other of these calls makes for it."""
 # The program has not called them, and one worker may save for long before.
 _QUIET = (EPOCH, END_OF_EPOCH)
 
@@ -105,8 +107,15 @@ def _waits(call: str) -> str:
     return f"this worker has {did} {call}, and waits for another one to {do}, too"
 
 
-def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
+def differing(
+    codes: Sequence[int], workers: Sequence[str], last: Sequence[int] = ()
+) -> str:
     """Returns who begins which call, with a remedy, or '' if all begin the same.
+
+    Args:
+        codes: The index in `WAITS` of each worker's call or place.
+        workers: The names of the workers.
+        last: The index of each worker's last call of `OF_THE_PROGRAM`, if all are known.
 
     >>> differing([3, 2, 2], ["worker:0", "worker:1", "worker:2"]).partition(". ")[0]
     'worker:0 calls predict, and worker:1, worker:2 call evaluate'
@@ -115,14 +124,19 @@ def differing(codes: Sequence[int], workers: Sequence[str]) -> str:
     """
     if len(set(codes)) == 1:
         return ""
-    parts = []
+    parts, advice = [], [REMEDY]
     for code in dict.fromkeys(codes):
         names = [name for name, its in zip(workers, codes, strict=True) if its == code]
         verb, to = ("come", " to") if WAITS[code] in _PLACES else ("call", "")
         verb += "s" if len(names) == 1 else ""
         parts.append(f"{', '.join(names)} {verb}{to} {WAITS[code]}")
+    if len(set(last)) > 1 and list(last) != list(codes):
+        # A lone call may have taken a step with the others, and they differ later.
+        of_each = [
+            f"{WAITS[code]} on {name}" for code, name in zip(last, workers, strict=True)
+        ]
+        advice.insert(0, f"The last calls were {', '.join(of_each)}")
     begun = {WAITS[code] for code in codes}
-    advice = [REMEDY]
     if STEP in begun and begun & {END_OF_EPOCH, "evaluate"}:
         # A callback may call evaluate, and fit alone comes to the end of an epoch.
         advice.insert(END_OF_EPOCH not in begun, _STOPS)

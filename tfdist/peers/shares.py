@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.errors import Error
 from tfdist.data.leased import LeasedDataset
-from tfdist.keras.batch_structure import BatchStructure, as_element
+from tfdist.keras.batch_structure import BatchStructure, as_element, of_any_rows
 from tfdist.keras.distributed_data import InputPipelines
 
 
@@ -186,12 +186,19 @@ def _slice(value: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
         start = tf.concat([[begin], tf.zeros([rank - 1], tf.int64)], 0)
         size = tf.concat([[end - begin], value.dense_shape[1:]], 0)
         return tf.sparse.slice(value, start, size)
-    return value[begin:end]
+    rows = value[begin:end]
+    if isinstance(rows, tf.RaggedTensor):
+        return rows
+    # A slice of a batch of known size has a known size, too. A step that took the one row
+    # of its part for the batch's size would be analysed as one on a single example.
+    return tf.raw_ops.PlaceholderWithDefault(
+        input=rows, shape=of_any_rows(tf.type_spec_from_value(rows)).shape
+    )
 
 
 def _all_rows(value: Any) -> Any:
-    # Slicing makes a static number of rows unknown. The kinds of numbers are read from
-    # the unknown dimension, and one signature fits the batches of all workers.
+    # A slice has no static number of rows. The kinds of numbers are read from the unknown
+    # dimension, and one signature fits the batches of all workers.
     return _slice(value, int64(0), row_count(value))
 
 

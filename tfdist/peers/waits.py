@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdist import _tf
 from tfdist.cluster.board import Board
-from tfdist.peers.calls import WAITS, LoneCallError, differing, is_not_met
+from tfdist.peers.calls import (
+    OF_THE_PROGRAM,
+    WAITS,
+    LoneCallError,
+    differing,
+    is_not_met,
+)
 
 _LOOK_EVERY = 1.0  # seconds
 _BITS = 8
@@ -23,7 +29,7 @@ class Waits:
 
     A worker that has waited for a second tells the others at which point.
 
-    Cost: nothing but a number, and a message to each other worker after a second.
+    Cost: nothing but a number, and two messages to each other worker after a second.
 
     Attributes:
         count: To how many points this worker has come.
@@ -45,6 +51,7 @@ class Waits:
         self._board, self._names, self._me, self._abort = board, names, me, abort
         self.count = 0
         self._here: int | None = None
+        self._called = -1
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -61,6 +68,8 @@ class Waits:
         """
         before = self._here
         here = self._here = before or self._numbered(WAITS.index(wait))
+        if not before and wait in OF_THE_PROGRAM:
+            self._called = WAITS.index(wait)
         try:
             yield
         except StopIteration:
@@ -87,23 +96,32 @@ class Waits:
             if here is None or here != last:
                 continue
             if here != told:
-                self._board.tell(f"waits {self._me}", here)
+                self._tell(here)
                 told = here
             if words := self._elsewhere(here):
                 self._abort(words)
                 return
 
     def _told_in_time(self, here: int) -> str:
-        self._board.tell(f"waits {self._me}", here)
+        self._tell(here)
         end = time.monotonic() + _LOOK_EVERY
         while not (words := self._elsewhere(here)) and time.monotonic() < end:
             time.sleep(_LOOK_EVERY / 10)
         return words
 
     def _elsewhere(self, here: int) -> str:
-        keys = [f"waits {index}" for index in range(len(self._names))]
-        told = dict(zip(self._names, self._board.told(keys), strict=True))
-        return elsewhere(told | {self._names[self._me]: here}, here)
+        points = self._told("waits") | {self._names[self._me]: here}
+        called = self._told("called") | {self._names[self._me]: self._called}
+        return elsewhere(points, here, called)
+
+    def _tell(self, here: int) -> None:
+        # Whoever knows where this worker waits also knows its last call.
+        self._board.tell(f"called {self._me}", self._called)
+        self._board.tell(f"waits {self._me}", here)
+
+    def _told(self, what: str) -> dict[str, int]:
+        keys = [f"{what} {index}" for index in range(len(self._names))]
+        return dict(zip(self._names, self._board.told(keys), strict=True))
 
 
 def waiting(waits: Waits | None, wait: str) -> contextlib.AbstractContextManager[None]:
@@ -111,8 +129,15 @@ def waiting(waits: Waits | None, wait: str) -> contextlib.AbstractContextManager
     return contextlib.nullcontext() if waits is None else waits.at(wait)
 
 
-def elsewhere(points: Mapping[str, int], here: int) -> str:
+def elsewhere(
+    points: Mapping[str, int], here: int, called: Mapping[str, int] | None = None
+) -> str:
     """Returns who waits where, or '' if nobody waits at another point of one number.
+
+    Args:
+        points: The point of each worker that is known to wait.
+        here: The point of this one.
+        called: The index in `WAITS` of each worker's last call; -1 if it is unknown.
 
     >>> elsewhere({"worker:0": 0x103, "worker:1": 0x103, "worker:2": -1}, 0x103)
     ''
@@ -126,4 +151,5 @@ def elsewhere(points: Mapping[str, int], here: int) -> str:
         for name, point in points.items()
         if point >> _BITS == here >> _BITS
     }
-    return differing(list(waits.values()), list(waits))
+    last = [(called or {}).get(name, -1) for name in waits]
+    return differing(list(waits.values()), list(waits), [] if -1 in last else last)

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
-from tfdist._support.errors import Error, RefusalError
+from tfdist._support.errors import RefusalError
 from tfdist.keras import captures, refused
 from tfdist.keras.graph import handle_of
+from tfdist.keras.refused import ScopeError
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
 from tfdist.synchronous.replica.on_read import is_on_read
 from tfdist.synchronous.replica.step import ReplicaStep
@@ -32,10 +33,6 @@ _ADD_WEIGHT = (
     "Create it with add_weight of a layer, whose variables get the value of the whole "
     "batch"
 )
-
-
-class ScopeError(Error, ValueError):
-    """Part of a model was created outside of the strategy's scope."""
 
 
 class SynchronousTrainingError(RefusalError):
