@@ -3,13 +3,13 @@
 They raise before the first step, with the reason and what to do instead.
 """
 
-from typing import Any
-
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
 from tfdist._support.errors import Error, RefusalError
+from tfdist._support.types import Nest
 from tfdist.keras import captures, refused
 from tfdist.keras.graph import handle_of
 from tfdist.synchronous.reader.reduction import ADDED_UP, WEIGHED, Reduction
@@ -42,7 +42,7 @@ class SynchronousTrainingError(RefusalError):
     """The model needs something that replicas with parts of a batch cannot do."""
 
 
-def check_weights(model: Any) -> None:
+def check_weights(model: keras.Model) -> None:
     """Checks, before an optimizer creates slots, that weights have copies on all workers.
 
     Raises:
@@ -51,7 +51,7 @@ def check_weights(model: Any) -> None:
     _check_none(captures.weights_on_chief(model))
 
 
-def check_optimizer(model: Any) -> None:
+def check_optimizer(model: keras.Model) -> None:
     """Checks that a model's optimizer belongs to its strategy.
 
     Raises:
@@ -60,7 +60,7 @@ def check_optimizer(model: Any) -> None:
     refused.check_belongs(model.optimizer, model.distribute_strategy, ScopeError)
 
 
-def check_model(model: Any) -> None:
+def check_model(model: keras.Model) -> None:
     """Checks a model before it is trained.
 
     Raises:
@@ -70,7 +70,7 @@ def check_model(model: Any) -> None:
         refused.check(layer, _LAYERS, SynchronousTrainingError)
 
 
-def check_is_not_compiled(model: Any) -> None:
+def check_is_not_compiled(model: keras.Model) -> None:
     """Checks that XLA is not to compile a model's steps.
 
     Raises:
@@ -104,7 +104,7 @@ def check_normalization(step: ReplicaStep) -> None:
             )
 
 
-def check_assigned(graph: Any, step: ReplicaStep) -> None:
+def check_assigned(graph: tf.Graph, step: ReplicaStep) -> None:
     """Checks that a step gives plain TensorFlow variables one value on all replicas.
 
     Keras's own variables get that of the whole batch. Others keep what each replica has
@@ -138,7 +138,7 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
             _check_reduced(each, step, where)
 
 
-def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
+def _check_reduced(value: Nest, step: ReplicaStep, where: str) -> None:
     """Checks that the replicas' values were reduced to the whole batch's.
 
     Raises:
@@ -153,13 +153,13 @@ def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
     if kind not in (ADDED_UP if is_sum else WEIGHED) and not step.is_mean:
         what = "a sum" if is_sum else "a mean"
         raise SynchronousTrainingError(
-            f"a tf.Variable with the aggregation {reduce_op.value} is set to what is not "
-            f"{what} over examples{where}: the {reduce_op.value.lower()} of all "
+            f"a tf.Variable with the aggregation {reduce_op.value} must be set to {what} over "
+            f"examples; received another value{where}: the {reduce_op.value.lower()} of all "
             f"replicas' values is not the whole batch's value. {_ADD_WEIGHT}"
         )
 
 
-def check_copies(graph: Any, model: Any) -> None:
+def check_copies(graph: tf.Graph, model: keras.Model) -> None:
     """Checks that a step uses only variables with a copy on every replica.
 
     A variable of the tracing process has one copy, to which the updates of all replicas

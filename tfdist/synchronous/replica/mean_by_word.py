@@ -10,14 +10,16 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.replica.collectives import of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 
-def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
+def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Nest) -> tf.Tensor:
     """Returns the factor of a target's gradient, times the program's own: None for ones.
 
     It is 1 where replicas have as many rows, and their gradients are divided by the number
@@ -28,7 +30,7 @@ def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tenso
     return given * tf.cast(step.weight, target.dtype)
 
 
-def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
+def own_gradient(step: ReplicaStep, gradient: Gradient) -> Gradient:
     """Returns the gradient of a replica's own tensor, without the replica's weight."""
     return on_values(
         lambda each: tf.math.divide_no_nan(each, tf.cast(step.weight, each.dtype)),
@@ -36,7 +38,7 @@ def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
     )
 
 
-def over_replicas(step: ReplicaStep, total: Any) -> Any:
+def over_replicas(step: ReplicaStep, total: Gradient) -> Gradient:
     """Returns the mean over the replicas of a gradient that was added up."""
     return on_values(lambda each: each / tf.cast(step.replicas, each.dtype), total)
 
@@ -66,7 +68,7 @@ def state_of_mean(step: ReplicaStep, state: tf.Tensor, value: tf.Tensor) -> tf.T
 
 @contextlib.contextmanager
 def updating_metric(
-    metric: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    metric: keras.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[None]:
     """A context in which this thread's replica updates a metric."""
     step = getattr(current_computation(), "step", None)
