@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
+from tfdist._support.types import Nest
 from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]
@@ -54,7 +55,7 @@ class LeasedDataset(_tf.SameDataset):
         self,
         leases: tf.data.Dataset,
         open_lease: Open,
-        whole: Callable[..., Any] | None,
+        whole: Callable[..., Nest] | None,
         has_batches: bool,
         source: SourceFiles,
         stages: Stages | None = None,
@@ -70,7 +71,7 @@ class LeasedDataset(_tf.SameDataset):
         here = leases.map(read, num_parallel_calls=tf.data.AUTOTUNE)
         super().__init__(here.with_options(_NOT_FUSED))
 
-    def read(self, *lease: tf.Tensor) -> Any:
+    def read(self, *lease: tf.Tensor) -> Nest:
         """Reads the element of a lease, in the process and the graph that call it."""
         if not self._has_batches:
             # The function that opens leases takes several at a time.
@@ -114,7 +115,9 @@ class LeasedDataset(_tf.SameDataset):
         )
 
     @_ending_in_the_program
-    def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def map(
+        self, map_func: Callable[..., Nest], *args: object, **options: object
+    ) -> tf.data.Dataset:
         """Maps each element, where its lease is read."""
         autograph = tf.__internal__.autograph
         function = autograph.tf_convert(map_func, autograph.control_status_ctx())
@@ -132,9 +135,9 @@ class LeasedDataset(_tf.SameDataset):
         self,
         batch_size: int,
         drop_remainder: bool = False,
-        *args: Any,
-        **options: Any,
-    ) -> Any:
+        *args: object,
+        **options: object,
+    ) -> tf.data.Dataset:
         """Makes a lease of `batch_size`, and a batch of what is read for it."""
         size = batch_size, drop_remainder
         whole = self._whole
@@ -157,11 +160,11 @@ class LeasedDataset(_tf.SameDataset):
     def padded_batch(
         self,
         batch_size: int,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        padded_shapes: Nest = None,
+        padding_values: Nest = None,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """As `batch`, with examples padded to one shape where they are read."""
         arguments = batch_size, padded_shapes, padding_values, drop_remainder, name
         return self._batched(
@@ -175,9 +178,9 @@ class LeasedDataset(_tf.SameDataset):
         self,
         batch_size: int,
         drop_remainder: bool = False,
-        *args: Any,
-        **options: Any,
-    ) -> Any:
+        *args: object,
+        **options: object,
+    ) -> tf.data.Dataset:
         """As `batch`, with examples of several shapes in ragged tensors."""
         size = batch_size, drop_remainder
         return self._batched(
@@ -189,42 +192,42 @@ class LeasedDataset(_tf.SameDataset):
     def _batched(
         self,
         name: str,
-        batched: Callable[[Any], Any],
+        batched: Callable[[tf.data.Dataset], tf.data.Dataset],
         batch_size: int,
         drop_remainder: bool,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """Returns a dataset with leases of that size, each read as a batch."""
         if self._has_batches:
             return batched(super())
         leases = self.leases.batch(batch_size, drop_remainder)
         return self._then(name, batched, leases, True)
 
-    def shuffle(self, *args: Any, **options: Any) -> Any:
+    def shuffle(self, *args: object, **options: object) -> tf.data.Dataset:
         """Shuffles the leases."""
         return self._ordered(self.leases.shuffle(*args, **options))
 
-    def repeat(self, *args: Any, **options: Any) -> Any:
+    def repeat(self, *args: object, **options: object) -> tf.data.Dataset:
         """Repeats the leases."""
         return self._ordered(self.leases.repeat(*args, **options))
 
-    def take(self, *args: Any, **options: Any) -> Any:
+    def take(self, *args: object, **options: object) -> tf.data.Dataset:
         """Takes the first leases."""
         return self._ordered(self.leases.take(*args, **options))
 
-    def skip(self, *args: Any, **options: Any) -> Any:
+    def skip(self, *args: object, **options: object) -> tf.data.Dataset:
         """Skips the first leases."""
         return self._ordered(self.leases.skip(*args, **options))
 
-    def shard(self, *args: Any, **options: Any) -> Any:
+    def shard(self, *args: object, **options: object) -> tf.data.Dataset:
         """Takes one lease of several."""
         return self._ordered(self.leases.shard(*args, **options))
 
-    def prefetch(self, *args: Any, **options: Any) -> Any:
+    def prefetch(self, *args: object, **options: object) -> tf.data.Dataset:
         """Returns the dataset: leases are read ahead of their turn in any case."""
         del args, options
         return self
 
-    def with_options(self, *args: Any, **kwargs: Any) -> Any:
+    def with_options(self, *args: object, **kwargs: object) -> tf.data.Dataset:
         """Sets options of the pipeline of leases, and of what reads them here."""
         return self._ordered(self.leases.with_options(*args, **kwargs))
 

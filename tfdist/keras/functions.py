@@ -6,7 +6,7 @@ Keras calls them with an iterator over the driver's data in `fit`, `evaluate` an
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 import tensorflow as tf
@@ -22,7 +22,7 @@ class Runs(Protocol):
         """The class of the elements of an iteration over the driver's data."""
         ...
 
-    def on_data(self, data: Any) -> Nest:
+    def on_data(self, data: Nest) -> Nest:
         """Runs the next steps on the driver's data; returns their logs, or the outputs.
 
         Logs may cover only the steps finished so far, in a dict that is kept up to date.
@@ -42,7 +42,7 @@ class StepFunction:
         self._model = model
         self._steps = steps
 
-    def __call__(self, iterator: Iterator[Any]) -> Logs:
+    def __call__(self, iterator: Iterator[Nest]) -> Logs:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self._steps.data_type):

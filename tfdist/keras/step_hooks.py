@@ -44,12 +44,12 @@ def _patch_tape() -> None:
 
     @functools.wraps(tape_gradient)
     def gradient(
-        self: Any,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
-    ) -> Any:
+        self: tf.GradientTape,
+        target: Nest,
+        sources: Nest,
+        output_gradients: Nest = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Nest:
         bound = functools.partial(tape_gradient, self)
         of_shards = functools.partial(keras_variable.gradient_by_shards, bound)
         given = target, sources, output_gradients, unconnected_gradients
@@ -62,7 +62,7 @@ def _patch_tape() -> None:
     tape_watch = owner.watch
 
     @functools.wraps(tape_watch)
-    def watch(self: Any, tensor: tf.Tensor) -> None:
+    def watch(self: tf.GradientTape, tensor: tf.Tensor) -> None:
         tape_watch(self, keras_variable.with_shards(tensor))
 
     owner.gradient, owner.watch = gradient, watch
@@ -72,8 +72,8 @@ def _patch_apply(owner: Any) -> None:
     keras_apply = owner.apply
 
     def apply_or_note(
-        optimizer: keras.Optimizer, grads: Any, variables: Any = None
-    ) -> Any:
+        optimizer: keras.Optimizer, grads: Nest, variables: Nest = None
+    ) -> object:
         noted = rehearsal.optimizers_to_apply()
         if noted is None:
             # Keras applies the optimizer in any context, and updates of a step that
@@ -90,7 +90,9 @@ def _patch_apply(owner: Any) -> None:
         return None
 
     @functools.wraps(keras_apply)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(
+        self: keras.Optimizer, grads: Nest, trainable_variables: Nest = None
+    ) -> object:
         computation = current_computation()
         if computation is None:
             return apply_or_note(self, grads, trainable_variables)
@@ -104,7 +106,9 @@ def _patch_apply_of_several(owner: Any) -> None:
     keras_apply = owner.apply
 
     @functools.wraps(keras_apply)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(
+        self: keras.Optimizer, grads: Nest, trainable_variables: Nest = None
+    ) -> object:
         computation = current_computation()
         if computation is not None and computation.applies_at_once:
             return computation.apply(keras_apply, self, grads, trainable_variables)
@@ -117,7 +121,7 @@ def _patch_gradient_reduction(owner: Any) -> None:
     keras_reduce = owner._all_reduce_sum_gradients
 
     @functools.wraps(keras_reduce)
-    def reduce(self: Any, grads_and_vars: Any) -> Any:
+    def reduce(self: keras.Optimizer, grads_and_vars: Nest) -> Nest:
         # The gradients from a computation's tape are sums over all replicas already.
         if (computation := current_computation()) is not None:
             return computation.to_apply(grads_and_vars)
@@ -131,7 +135,7 @@ def _patch_seed_generator() -> None:
     keras_next = owner.next
 
     @functools.wraps(keras_next)
-    def next_seed(self: Any, ordered: bool = True) -> Any:
+    def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
         computation = current_computation()
         if computation is None:
             return keras_next(self, ordered)
@@ -148,8 +152,8 @@ def _patch_losses() -> None:
 
     @functools.wraps(keras_mask)
     def apply_mask(
-        sample_weight: Nest, mask: tf.Tensor | None, dtype: Any, reduction: Any
-    ) -> Any:
+        sample_weight: Nest, mask: tf.Tensor | None, dtype: str, reduction: str | None
+    ) -> Nest:
         computation = current_computation()
         if computation is None:
             return keras_mask(sample_weight, mask, dtype, reduction)
@@ -165,8 +169,10 @@ def _patch_average_losses() -> None:
 
     @functools.wraps(average)
     def compute_average_loss(
-        per_example_loss: Any, sample_weight: Nest = None, global_batch_size: Any = None
-    ) -> Any:
+        per_example_loss: tf.Tensor,
+        sample_weight: Nest = None,
+        global_batch_size: tf.Tensor | int | None = None,
+    ) -> tf.Tensor:
         if global_batch_size is None and current_computation() is not None:
             # The mean over this replica's examples; its weight is applied later.
             per_example_loss = tf.convert_to_tensor(per_example_loss)
@@ -176,7 +182,7 @@ def _patch_average_losses() -> None:
         return average(per_example_loss, sample_weight, global_batch_size)
 
     @functools.wraps(scale)
-    def scale_regularization_loss(regularization_loss: Any) -> Any:
+    def scale_regularization_loss(regularization_loss: tf.Tensor) -> tf.Tensor:
         if current_computation() is None:
             return scale(regularization_loss)
         # Not divided, since a computation weights the gradients of each replica.
@@ -186,11 +192,13 @@ def _patch_average_losses() -> None:
     tf.nn.scale_regularization_loss = scale_regularization_loss
 
 
-def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _unless_computing(
+    scale: Callable[[tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor], tf.Tensor]:
     # A computation weights gradients by the number of examples of each replica. Keras
     # would also divide the losses by the number of replicas.
     @functools.wraps(scale)
-    def scaled(value: Any) -> Any:
+    def scaled(value: tf.Tensor) -> tf.Tensor:
         return scale(value) if current_computation() is None else value
 
     return scaled
@@ -200,7 +208,7 @@ def _patch_compiled_losses(owner: Any) -> None:
     keras_build = owner.build
 
     @functools.wraps(keras_build)
-    def build(self: Any, y_true: Nest, y_pred: Nest) -> None:
+    def build(self: keras.Layer, y_true: Nest, y_pred: Nest) -> None:
         keras_build(self, y_true, y_pred)
         # Keras makes this list here, from the names and structures that a user gave.
         self._flat_losses = [
@@ -225,7 +233,7 @@ def _patch_compiled_metrics(owner: Any) -> None:
 
     @functools.wraps(keras_update)
     def update_state(
-        self: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
+        self: keras.Layer, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
     ) -> None:
         computation = current_computation()
         if computation is None:
@@ -260,7 +268,7 @@ def _check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
         raise _outside_run_error("an optimizer was applied", strategy)
 
 
-def _check_gradient_is_on_replica(sources: list[Any]) -> None:
+def _check_gradient_is_on_replica(sources: list[tf.Tensor | tf.Variable]) -> None:
     """Checks that a gradient is computed on a replica.
 
     Raises:

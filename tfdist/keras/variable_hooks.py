@@ -1,13 +1,14 @@
 """The patches of Keras variables: where they live, and how steps and optimizers write them."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.computation import current_computation
 from tfdist.keras.optimizers import is_by_element
 from tfdist.keras.step_writes import note_write
@@ -51,7 +52,7 @@ def _install_updates() -> None:
 
 
 def _constraint_beside_the_weight(keras_constraint: Any) -> property:
-    def constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:
+    def constraint(variable: keras.Variable) -> Callable[[tf.Tensor], tf.Tensor] | None:
         given = keras_constraint.fget(variable)
         return keras_variable.beside_the_weight(variable, given)
 
@@ -60,7 +61,7 @@ def _constraint_beside_the_weight(keras_constraint: Any) -> property:
 
 def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
-    def method(variable: Any, value: Any) -> None:
+    def method(variable: keras.Variable, value: tf.Tensor) -> None:
         # A variable creator is told neither the path nor the initializer, and placement
         # needs both. They are passed around TensorFlow.
         with creating(path=variable.path):
@@ -72,7 +73,7 @@ def _with_path_known(initialize: Callable[..., None]) -> Callable[..., None]:
 
 def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
-    def method(variable: Any, initializer: Any) -> None:
+    def method(variable: keras.Variable, initializer: keras.Initializer) -> None:
         with creating(initializer=initializer):
             initialize(variable, initializer)
 
@@ -82,7 +83,7 @@ def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., No
 def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[..., None]:
     @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_assign)
-    def direct_assign(self: Any, value: Any) -> None:
+    def direct_assign(self: keras.Variable, value: tf.Tensor) -> None:
         note_write(self)
         if (computation := current_computation()) is not None:
             value = computation.assign(self, value)
@@ -94,7 +95,7 @@ def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[...
 def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
     @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_add)
-    def assign_add(self: Any, value: Any) -> Any:
+    def assign_add(self: keras.Variable, value: tf.Tensor) -> object:
         note_write(self)
         if (computation := current_computation()) is not None:
             return computation.assign_add(keras_add, self, value)
@@ -105,7 +106,7 @@ def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
 
 def _restoring_copies(keras_restore: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(keras_restore)
-    def restore(self: Any, restored: Any) -> Any:
+    def restore(self: keras.Variable, restored: Nest) -> object:
         # TensorFlow restores copies on several tasks in a graph, where values have no
         # static shape, and Keras refuses to assign a value of unknown shape.
         if isinstance(self._value, tf.distribute.DistributedValues):
@@ -133,7 +134,7 @@ def _converting_a_copy(
 
 def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(keras_build)
-    def build(self: Any, variables: Any) -> None:
+    def build(self: keras.Optimizer, variables: Sequence[keras.Variable]) -> None:
         for each in variables:
             value = _tf.value_of(each) if isinstance(each, keras.Variable) else each
             if isinstance(value, PartitionedVariable):
@@ -148,7 +149,10 @@ def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., Non
 def _fused_where_possible(keras_method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(keras_method)
     def update_step(
-        self: Any, gradient: Any, variable: Any, learning_rate: Any
+        self: keras.Optimizer,
+        gradient: Gradient,
+        variable: keras.Variable,
+        learning_rate: tf.Tensor,
     ) -> None:
         is_keras_own = type(self) is getattr(
             keras.optimizers, type(self).__name__, None

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.watched_workers import WatchedWorkers
 from tfdist.keras.seeds import with_this_generator
 from tfdist.synchronous.devices import of_workers
@@ -69,10 +70,14 @@ class RingExtended(_tf.MirroredExtended):
         """Returns the data of this process, which is the chief."""
         return data
 
-    def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
+    def sum_over_replicas(
+        self,
+        values: Sequence[Nest],
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function."""
 
-        def add_up(strategy: Any, *values: Any) -> Any:
+        def add_up(strategy: tf.distribute.Strategy, *values: Nest) -> Any:
             pairs = [(value, value) for value in values]
             return strategy.extended.batch_reduce_to(
                 tf.distribute.ReduceOp.SUM, pairs, options
@@ -97,7 +102,10 @@ class RingExtended(_tf.MirroredExtended):
         return total
 
     def _replica_ctx_all_reduce(
-        self, reduce_op: Any, value: Any, options: Any = None
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value: Nest,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Any:
         reduce = super()._replica_ctx_all_reduce
         return all_reduced(reduce_op, value, lambda op, part: reduce(op, part, options))
@@ -115,19 +123,19 @@ class RingExtended(_tf.MirroredExtended):
         return self._watched.call()
 
     def _create_variable(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> Any:
+        self, next_creator: Callable[..., tf.Variable], **kwargs: object
+    ) -> tf.Variable:
         return created(super()._create_variable, next_creator, kwargs)
 
     def _call_for_each_replica(
-        self, fn: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+        self, fn: Callable[..., Nest], args: tuple[Nest, ...], kwargs: dict[str, Nest]
+    ) -> Nest:
         return super()._call_for_each_replica(with_this_generator(fn), args, kwargs)
 
     def _use_merge_call(self) -> bool:
         return not has_reduced_gradients() and super()._use_merge_call()
 
-    def _get_cross_device_ops(self, value: Any) -> Any:
+    def _get_cross_device_ops(self, value: Nest) -> Any:
         # A synchronized normalization, for example, within a replica. TensorFlow would say, at
         # each, that XLA is why these are its own collectives and not the ring.
         if self._use_merge_call():

@@ -215,26 +215,26 @@ class PartitionedVariable:
         return increment(value, view, self.trainable, self._num_workers)
 
     def assign_add(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: object, **kwargs: object
     ) -> None:
         """Adds to the value, under the lock of each shard."""
         self._each_with_part_of(delta, "assign_add")
 
     def assign_sub(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: object, **kwargs: object
     ) -> None:
         """Subtracts from the value, under the lock of each shard."""
         self._each_with_part_of(delta, "assign_sub")
 
-    def scatter_add(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+    def scatter_add(self, delta: tf.IndexedSlices, **kwargs: object) -> None:
         """Adds to rows of the value, under the lock of each shard."""
         self._each_with_part_of(delta, "scatter_add")
 
-    def scatter_sub(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+    def scatter_sub(self, delta: tf.IndexedSlices, **kwargs: object) -> None:
         """Subtracts from rows of the value, under the lock of each shard."""
         self._each_with_part_of(delta, "scatter_sub")
 
-    def scatter_update(self, delta: tf.IndexedSlices, **kwargs: Any) -> None:
+    def scatter_update(self, delta: tf.IndexedSlices, **kwargs: object) -> None:
         """Sets rows of the value."""
         self._each_with_part_of(delta, "scatter_update")
 

@@ -211,7 +211,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         return self._v.assign(value, name=name, read_value=read_value)
 
     def assign_add(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: object, **kwargs: object
     ) -> Any:
         """Adds to the value under the variable's lock."""
         self.invalidate_read()
@@ -221,7 +221,7 @@ class ParameterServerVariable(_tf.CachingVariable):
         return self._v.assign_add(delta, *args, **kwargs)
 
     def assign_sub(
-        self, delta: tf.Tensor | tf.IndexedSlices, *args: Any, **kwargs: Any
+        self, delta: tf.Tensor | tf.IndexedSlices, *args: object, **kwargs: object
     ) -> Any:
         """Subtracts from the value under the variable's lock."""
         self.invalidate_read()
@@ -288,7 +288,7 @@ def each_row_once(
 
 # The base class passes these methods to the variable on the ps, past the view.
 def _invalidating_the_read(method: str) -> Callable[..., Any]:
-    def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
+    def write(self: ParameterServerVariable, *args: object, **kwargs: object) -> Any:
         self.invalidate_read()
         return getattr(self._v, method)(*args, **kwargs)
 
