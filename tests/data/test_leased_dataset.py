@@ -202,7 +202,7 @@ def test_a_copy_of_a_memory_map_is_an_array_in_memory(tmp_path):
 
 @pytest.mark.parametrize(
     ("paths", "why"),
-    [("/x.tfr", "takes a list of paths; received '/x.tfr'"), ([], "in 0 files")],
+    [("/x.tfr", "must be a list of paths; received '/x.tfr'"), ([], "in 0 files")],
 )
 def test_files_that_are_none(paths, why):
     with pytest.raises(SourceError, match=why):

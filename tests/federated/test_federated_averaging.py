@@ -76,7 +76,7 @@ ONE_HOT = np.eye(3)
         ),
         (
             lambda: server(14, rule=federated.Krum(1.5)),
-            "0 or more attackers; received 1.5",
+            "must be 0 or more; received 1.5",
         ),
         (lambda: federated.label_flip(ONE_HOT, 3), "class numbers.*argmax"),
         (
@@ -159,7 +159,7 @@ def test_a_round_adds_the_mean_weighted_by_examples():
         (update(4, 1.0, 1.0), "an update of client 4"),
         (update(0, 1.0), r"client 0 has another model.*\(2,\).*\(1,\)"),
         (update(0, 1.0, 1.0, examples=0), "client 0 has no examples"),
-        (update(0, 1.0, math.nan), "client 0 sent numbers that are not finite"),
+        (update(0, 1.0, math.nan), "client 0 must send finite numbers"),
     ],
 )
 def test_updates_that_cannot_be_used_are_refused_and_change_nothing(wrong, message):

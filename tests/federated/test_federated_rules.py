@@ -231,7 +231,7 @@ LABELS = np.array([0, 1, 9], "uint8")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: federated.Median(-1).check(3), "0 or more attackers; received -1"),
+        (lambda: federated.Median(-1).check(3), "must be 0 or more; received -1"),
         (
             lambda: federated.MultiKrum(1, selected=6).check(8),
             "1 to n - f - 2 = 5 updates; received selected=6",

@@ -231,7 +231,7 @@ def test_a_diverged_client_is_left_out(caplog):
     x[SPLIT[1]] = np.inf
     one = simulation(algorithm=averaging(), data=(x, Y))
     assert one.run(1).history["answered"] == [2.0]
-    assert "client 1 sent numbers that are not finite" in caplog.text
+    assert "client 1 must send finite numbers" in caplog.text
     assert np.isfinite(one.server.weights).all()
 
 
@@ -295,8 +295,12 @@ def unbuilt():
     ("make", "error", "message"),
     [
         (lambda: simulation("model"), TypeError, "a keras.Model; received str"),
-        (lambda: simulation(make_model(compiled=False)), ValueError, "is not compiled"),
-        (lambda: simulation(unbuilt()), ValueError, "is not built"),
+        (
+            lambda: simulation(make_model(compiled=False)),
+            ValueError,
+            "must be compiled",
+        ),
+        (lambda: simulation(unbuilt()), ValueError, "must be built"),
         (lambda: simulation(with_own_step()), ValueError, "a train_step of its own"),
         (lambda: simulation(averaged()), ValueError, "use_ema=False"),
         (

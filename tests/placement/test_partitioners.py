@@ -181,13 +181,15 @@ def test_nonsense_is_refused_by_name(answer, message):
     ],
 )
 def test_less_than_one_and_what_is_no_number_is_refused(make):
-    with pytest.raises(ValueError, match=r"is a (whole )?number, at least 1; received"):
+    with pytest.raises(
+        ValueError, match=r"must be a (whole )?number, at least 1; received"
+    ):
         make()
 
 
 def test_an_axis_is_a_whole_number_from_0():
     for axis in (-1, 0.5):
-        words = rf"axis is .* at least 0; received {axis}"
+        words = rf"axis must be .* at least 0; received {axis}"
         with pytest.raises(ValueError, match=words):
             fixed_size_partitioner(2, axis=axis)
 
@@ -214,5 +216,5 @@ def test_a_target_of_one_or_less_is_refused():
 def test_an_axis_that_is_not_there_is_refused():
     with raises(PartitionError, "(4,)", "axis 1"):
         MaxSizePartitioner(8)((4,), tf.float32, axis=1)
-    with raises(PartitionError, "known shape"):
+    with raises(PartitionError, "fully known", "received (None, 2)"):
         FixedShardsPartitioner(2)(tf.TensorShape([None, 2]), tf.float32)

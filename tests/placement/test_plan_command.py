@@ -62,7 +62,7 @@ def test_a_function_is_planned_shown_and_saved(command, tmp_path, where):
         (("a_script:build_model", "--num_ps=0"), "num_ps must be"),
         (("a_script:build_model", "--num_ps=two"), "--num_ps=two"),
         (("a_script:build_model", "--ps=2"), "Unknown command line flag 'ps'"),
-        (("a:b", "--num_ps=2", "--target=0.9"), "target is an imbalance above 1"),
+        (("a:b", "--num_ps=2", "--target=0.9"), "target must be an imbalance above 1"),
         (("a:b", "--num_ps=2", "--lookups=x"), "--lookups must be PATTERN=ROWS"),
         (("a:b", "--num_ps=2", "--json=no/p.json"), "there is no directory"),
         (("a:b", "--num_ps=2", "--plot=x.foo"), "pictures are PNG files"),
@@ -109,7 +109,7 @@ def test_a_script_may_use_argparse(command, tmp_path):
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [("no_model", "no_model returned 7"), ("not_compiled", "is not compiled")],
+    [("no_model", "no_model returned 7"), ("not_compiled", "must be compiled")],
 )
 def test_what_cannot_be_measured_is_reported_in_words(command, function, message):
     done = command(f"a_script.py:{function}", "--num_ps=2")

@@ -357,9 +357,9 @@ def fails():
     [
         (cnn(), {}, TypeError, "build_model must be a function"),
         (lambda: 3, {}, TypeError, "returns a keras.Model; <lambda> returned 3"),
-        (not_compiled, {}, ValueError, "is not compiled: compile it in build_model"),
+        (not_compiled, {}, ValueError, "must be compiled: compile it in build_model"),
         (cnn, {"optimizer": "adam"}, ValueError, "compiled with an optimizer already"),
-        (unbuilt, {}, ValueError, r"is not built.*batch=\(x, y\)"),
+        (unbuilt, {}, ValueError, r"must be built.*batch=\(x, y\)"),
         (
             lambda: cnn(loss="mse", metrics=[]),
             {"batch": (np.zeros((2, 8, 8, 1)), np.zeros((3, 4)))},

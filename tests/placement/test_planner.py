@@ -246,8 +246,8 @@ def test_nothing_to_place():
         ({"num_ps": True}, "received True"),
         ({"num_ps": 2.0}, "received 2.0"),
         ({"balance": "speed"}, "balance must be .*; received 'speed'"),
-        ({"target": 1.0}, "target is an imbalance above 1"),
-        ({"target": math.inf}, "target is an imbalance above 1"),
+        ({"target": 1.0}, "target must be an imbalance above 1"),
+        ({"target": math.inf}, "target must be an imbalance above 1"),
     ],
 )
 def test_arguments_out_of_range_are_refused(kwargs, message):

@@ -29,10 +29,10 @@ REFUSED = {
         r"IndivisibleLossError: .*such as a root or a ratio.*whole_batch\(x\)"
         r".*replica_loss=\"mean\"",
     ),
-    "ratio_in_a_weight": "NotAdditiveError: .*ratio is set to .*a ratio",
+    "ratio_in_a_weight": "NotAdditiveError: .*ratio must be set to .*a ratio",
     "greatest_loss": rf"IndivisibleLossError: .*through Max {WORDS}",
     "gradients_by_other_means": "IndivisibleLossError: .*tf.GradientTape.gradient",
-    "queue_of_examples": "NotAdditiveError: .*kept is set to .*it holds examples",
+    "queue_of_examples": "NotAdditiveError: .*kept must be set to .*it holds examples",
     "own_mean_in_a_plain_variable": (
         r"SynchronousTrainingError: .*whole_batch_cases\.py, line .*aggregation=.*MEAN"
     ),
@@ -40,7 +40,7 @@ REFUSED = {
         "NotAdditiveError: .*ON_READ is set to what each replica computes"
     ),
     "decaying_sum_in_a_plain_variable": (
-        r"SynchronousTrainingError: .*SUM is set to what is not a sum.*_cases\.py, line"
+        r"SynchronousTrainingError: .*SUM must be set to a sum.*_cases\.py, line"
     ),
     "plain_variable_from_a_graph": (
         "SynchronousTrainingError: .*a tensor of a graph|initial_value.*not be lifted"

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import GraphDef, Nest
+
 
 def dataset_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     """Returns the graph of a dataset, a serialized `GraphDef`."""
@@ -35,7 +37,7 @@ def of_this_cluster(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset_from_graph(dataset_graph(dataset), dataset.element_spec)
 
 
-def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
+def captured_by(dataset: tf.data.Dataset) -> Iterator[tf.Tensor]:
     """Yields the captures of functions of a dataset, and of those that it reads."""
     for function in dataset._functions():
         yield from function.function.captured_inputs
@@ -43,7 +45,7 @@ def captured_by(dataset: tf.data.Dataset) -> Iterator[Any]:
         yield from captured_by(each)
 
 
-def iterator_state(iterator: Any) -> tf.Tensor:
+def iterator_state(iterator: tf.data.Iterator) -> tf.Tensor:
     """Returns the position of an iterator of a dataset, with its buffers: a variant.
 
     Raises:
@@ -55,7 +57,7 @@ def iterator_state(iterator: Any) -> tf.Tensor:
     )
 
 
-def restore_iterator(iterator: Any, state: tf.Tensor) -> None:
+def restore_iterator(iterator: tf.data.Iterator, state: tf.Tensor) -> None:
     """Brings an iterator of the same dataset to where another was.
 
     Raises:
@@ -66,7 +68,7 @@ def restore_iterator(iterator: Any, state: tf.Tensor) -> None:
     )
 
 
-def _resource_of(iterator: Any) -> tf.Tensor:
+def _resource_of(iterator: tf.data.Iterator) -> tf.Tensor:
     (resource,) = tf.nest.flatten(iterator, expand_composites=True)
     return resource
 
@@ -167,7 +169,7 @@ def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return list(dataset._inputs())
 
 
-def definitions_of(dataset: tf.data.Dataset) -> list[Any]:
+def definitions_of(dataset: tf.data.Dataset) -> list[GraphDef]:
     """Returns the `GraphDef` of each function of a dataset alone."""
     return [f.function.graph.as_graph_def() for f in dataset._functions()]
 
@@ -194,6 +196,6 @@ class SameDataset(tf.data.Dataset):
         return [self._dataset]
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Nest:
         """The structure of type specs of an element."""
         return self._dataset.element_spec

@@ -16,6 +16,7 @@ from tensorflow.python.eager import cancellation, context, executor
 from tensorflow.python.ops.handle_data_util import create_handle_data, set_handle_data
 
 import tf_config
+from tfdist._support.types import ConcreteFunction, RemoteValue
 
 _COPY_POLL_SECONDS = 0.0005
 
@@ -123,11 +124,11 @@ def _on_executor(own: Any, process: Callable[[Any], None]) -> Callable[[Any], No
     return processed
 
 
-_not_optimized: weakref.WeakSet[Any] = weakref.WeakSet()
-_not_folded: weakref.WeakSet[Any] = weakref.WeakSet()
+_not_optimized: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
+_not_folded: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
 
 
-def leave_out_graph_optimizers(function: Any) -> None:
+def leave_out_graph_optimizers(function: ConcreteFunction) -> None:
     """Has workers run the graph of a `ConcreteFunction` as it is.
 
     A coordinator sends it to workers, whose threads have executors of their own.
@@ -135,7 +136,7 @@ def leave_out_graph_optimizers(function: Any) -> None:
     _not_optimized.add(function)
 
 
-def leave_out_constant_folding(function: Any) -> None:
+def leave_out_constant_folding(function: ConcreteFunction) -> None:
     """Has workers leave constants in a function's graph as they are.
 
     The folding infers shapes backwards: it takes a vector that is empty for one of the size
@@ -145,7 +146,7 @@ def leave_out_constant_folding(function: Any) -> None:
 
 
 @contextmanager
-def prepared_as_told(function: Any) -> Iterator[None]:
+def prepared_as_told(function: ConcreteFunction) -> Iterator[None]:
     """Sets how the function that this thread calls is prepared."""
     eager = context.context()
     before = eager.function_call_options
@@ -169,13 +170,13 @@ def new_cancellation() -> Any:
     return cancellation.CancellationManager()
 
 
-def cancelable(function: Any, by: Any) -> Callable[..., Any]:
+def cancelable(function: ConcreteFunction, by: Any) -> Callable[..., Any]:
     """Returns a `ConcreteFunction` that `by.start_cancel()` cancels."""
     cancels: Callable[..., Any] = by.get_cancelable_function(function)
     return cancels
 
 
-def wait_for_result(output: Any, timeout: float) -> bool:
+def wait_for_result(output: RemoteValue, timeout: float) -> bool:
     """Waits until a scheduled function has ended, however it did, and its result is here.
 
     Until the thread of its worker has copied the result, the worker may be lost, and

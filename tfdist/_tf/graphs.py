@@ -13,6 +13,8 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
     WhileCondFuncGraph,
 )
 
+from tfdist._support.types import ConcreteFunction
+
 _BRANCHES = (CondBranchFuncGraph, WhileBodyFuncGraph, WhileCondFuncGraph)
 
 
@@ -33,7 +35,7 @@ def scratch_graph(name: str) -> tf.Graph:
     return tf.__internal__.FuncGraph(name)
 
 
-def clone_of(function: Any, python_function: Callable[..., Any]) -> Any:
+def clone_of(function: ConcreteFunction, python_function: Callable[..., Any]) -> Any:
     """Returns a `tf.function` of another Python function, with the same options."""
     return function._clone(python_function)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -11,8 +11,12 @@ from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional, operation_fn
 from tensorflow.python.eager import context
 
+from tfdist._support.types import Nest
 
-def metric_function(metric: keras.metrics.MeanMetricWrapper) -> Any:
+
+def metric_function(
+    metric: keras.metrics.MeanMetricWrapper,
+) -> Callable[..., tf.Tensor]:
     """Returns the function whose mean a metric is."""
     return metric._fn
 
@@ -22,7 +26,7 @@ def function_options(loss_or_metric: Any) -> dict[str, Any]:
     return getattr(loss_or_metric, "_fn_kwargs", {})
 
 
-def variables_to_initialize() -> list[Any]:
+def variables_to_initialize() -> list[tf.Variable]:
     """Returns the Keras variables that are still to be created."""
     return list(global_state.get_global_attribute("uninitialized_variables") or ())
 
@@ -44,7 +48,9 @@ def value_of(variable: keras.Variable) -> Any:
     return variable._value
 
 
-def trainable_variables_of(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+def trainable_variables_of(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.Variable]:
     """Returns the variables that an optimizer was built for, in its order."""
     return list(optimizer._trainable_variables)
 
@@ -109,7 +115,7 @@ def seeding() -> tuple[int | None, Any]:
     return eager._seed, getattr(eager, "_rng", None)
 
 
-def functional_of(model: keras.Model) -> Any:
+def functional_of(model: keras.Model) -> keras.Model:
     """Returns the functional model that a model calls, or None if its graph is unknown."""
     if isinstance(model, keras.Sequential):
         has_own_call = type(model).call is not keras.Sequential.call
@@ -122,7 +128,7 @@ def _calls_its_graph(model: keras.Model) -> bool:
     return getattr(type(model), "call", None) is Functional.call
 
 
-def flat_inputs(functional: Any, x: Any) -> list[Any]:
+def flat_inputs(functional: Any, x: Nest) -> list[tf.Tensor]:
     """Returns the inputs of a call as the model's graph takes them."""
     return list(functional._standardize_inputs(x))
 
@@ -145,24 +151,24 @@ def call_node(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
     return list(keras.tree.flatten(outputs))
 
 
-def losses_of_call(operation: Any) -> list[Any]:
+def losses_of_call(operation: Any) -> list[tf.Tensor]:
     """Returns the losses that an operation and its sublayers added in the last call."""
     if not isinstance(operation, keras.Layer):
         return []
     return [loss for layer in operation._flatten_layers() for loss in layer._losses]
 
 
-def set_value(variable: keras.Variable, value: Any) -> None:
+def set_value(variable: keras.Variable, value: tf.Tensor) -> None:
     """Replaces the holder of a Keras variable's value."""
     variable._value = value
 
 
-def compiled_loss(model: keras.Model) -> Any:
+def compiled_loss(model: keras.Model) -> keras.Loss:
     """Returns the compiled loss of a model, or None without one."""
     return model._compile_loss
 
 
-def count_loss(model: keras.Model, loss: Any, rows: int) -> None:
+def count_loss(model: keras.Model, loss: tf.Tensor, rows: int) -> None:
     """Counts the loss of a batch in the model's mean of losses."""
     model._loss_tracker.update_state(loss, sample_weight=rows)
 

@@ -14,6 +14,7 @@ from tensorflow.python.distribute.coordinator.cluster_coordinator import (
 )
 from tensorflow.python.eager import context
 
+from tfdist._support.types import ConcreteFunction, RemoteValue
 from tfdist._tf.execution import prepared_as_told
 
 NOT_HERE_YET = "has not joined yet"
@@ -221,7 +222,7 @@ def connect_to_workers(addresses: Mapping[int, str]) -> None:
 
 def run_on_workers(
     coordinator: tf.distribute.coordinator.ClusterCoordinator,
-    function: Any,
+    function: ConcreteFunction,
     workers: Collection[int],
 ) -> dict[int, Any]:
     """Runs a `ConcreteFunction` once on each of these workers, after their current one.
@@ -237,12 +238,12 @@ def run_on_workers(
     return {index: of_all[index].create_resource(run) for index in workers}
 
 
-def has_run(output: Any, timeout: float) -> bool:
+def has_run(output: RemoteValue, timeout: float) -> bool:
     """Waits until a function has ended on its worker, or the worker is lost."""
     return bool(output._status_available_event.wait(timeout))
 
 
-def was_lost(output: Any) -> bool:
+def was_lost(output: RemoteValue) -> bool:
     """Returns True if a function has ended because its worker was lost.
 
     Raises:

@@ -85,8 +85,8 @@ class TransferSchedule:
         """Returns the device that computes a chunk's final sum."""
         if not 0 <= chunk < self.num_chunks:
             raise ScheduleError(
-                f"there is no chunk {chunk}: {self.algorithm} for {self.num_devices} "
-                f"devices has {self.num_chunks} chunks, counted from 0"
+                f"chunk must be one of the {self.num_chunks} that {self.algorithm} has for "
+                f"{self.num_devices} devices, counted from 0; received {chunk}"
             )
         for transfer in reversed(self.transfers):
             if transfer.chunk == chunk and transfer.reduces:
@@ -252,8 +252,8 @@ def checked_algorithm(algorithm: str) -> str:
     """Returns the name of an existing algorithm."""
     if algorithm not in SCHEDULES:
         raise ScheduleError(
-            f"there is no all-reduce algorithm {algorithm!r}: choose one of "
-            f"{', '.join(map(repr, SCHEDULES))}"
+            f"algorithm must be one of {', '.join(map(repr, SCHEDULES))}; received "
+            f"{algorithm!r}"
         )
     return algorithm
 

@@ -102,8 +102,8 @@ def check_consistency(policy: object) -> None:
     # A class has the methods too, and would pass the check below.
     if isinstance(policy, type):
         raise TypeError(
-            f"consistency takes a policy, not a class: {policy.__name__}() in place of "
-            f"{policy.__name__}"
+            f"consistency must be a policy, not a class; received {policy.__name__}: write "
+            f"{policy.__name__}()"
         )
     methods = ("may_start", "counts")
     lacking = [name for name in methods if not callable(getattr(policy, name, None))]

@@ -43,8 +43,9 @@ def array_file(source: Any) -> ArrayFile:
     stamp = Stamp.of(path)
     if not path.endswith(".npy"):
         raise SourceError(
-            f"{stamp.path} is not a .npy file. Write each array with numpy.save to a "
-            "path of its own; for TFRecord files there is tfdist.data.from_files"
+            f"an array to lease must be a .npy file; received {stamp.path}. Write each "
+            "array with numpy.save to a path of its own; for TFRecord files there is "
+            "tfdist.data.from_files"
         )
     try:
         return _of_memmap(np.load(path, mmap_mode="r"), path)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import NodeDef
 from tfdist.data import chief_only_reasons
 from tfdist.data.chain import RECORDS, DatasetParts, parts_of
 from tfdist.data.file_readers import READERS
@@ -173,7 +174,7 @@ def _leased(parts: DatasetParts, element_spec: Any) -> LeasedDataset:
     )
 
 
-def check_operation(node: Any) -> None:
+def check_operation(node: NodeDef) -> None:
     """Checks that any process of the cluster computes the same with an operation.
 
     One that draws at random without a seed is different each time, wherever it runs.

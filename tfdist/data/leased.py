@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
+from tfdist._support.types import Nest
 from tfdist.data.source_files import SourceFiles
 
 Open = Callable[..., tf.data.Dataset]
@@ -54,7 +55,7 @@ class LeasedDataset(_tf.SameDataset):
         self,
         leases: tf.data.Dataset,
         open_lease: Open,
-        whole: Callable[..., Any] | None,
+        whole: Callable[..., Nest] | None,
         has_batches: bool,
         source: SourceFiles,
         stages: Stages | None = None,
@@ -70,7 +71,7 @@ class LeasedDataset(_tf.SameDataset):
         here = leases.map(read, num_parallel_calls=tf.data.AUTOTUNE)
         super().__init__(here.with_options(_NOT_FUSED))
 
-    def read(self, *lease: tf.Tensor) -> Any:
+    def read(self, *lease: tf.Tensor) -> Nest:
         """Reads the element of a lease, in the process and the graph that call it."""
         if not self._has_batches:
             # The function that opens leases takes several at a time.
@@ -117,7 +118,9 @@ class LeasedDataset(_tf.SameDataset):
     with_options = functools.partialmethod(_ordered, "with_options")
 
     @_ending_in_the_program
-    def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def map(
+        self, map_func: Callable[..., Nest], *args: object, **options: object
+    ) -> tf.data.Dataset:
         """Maps each element, where its lease is read."""
         autograph = tf.__internal__.autograph
         function = autograph.tf_convert(map_func, autograph.control_status_ctx())
@@ -135,9 +138,9 @@ class LeasedDataset(_tf.SameDataset):
         self,
         batch_size: int,
         drop_remainder: bool = False,
-        *args: Any,
-        **options: Any,
-    ) -> Any:
+        *args: object,
+        **options: object,
+    ) -> tf.data.Dataset:
         """Makes a lease of `batch_size`, and a batch of what is read for it."""
         size = batch_size, drop_remainder
         whole = self._whole
@@ -160,11 +163,11 @@ class LeasedDataset(_tf.SameDataset):
     def padded_batch(
         self,
         batch_size: int,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        padded_shapes: Nest = None,
+        padding_values: Nest = None,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """As `batch`, with examples padded to one shape where they are read."""
         arguments = batch_size, padded_shapes, padding_values, drop_remainder, name
         return self._batched(
@@ -178,9 +181,9 @@ class LeasedDataset(_tf.SameDataset):
         self,
         batch_size: int,
         drop_remainder: bool = False,
-        *args: Any,
-        **options: Any,
-    ) -> Any:
+        *args: object,
+        **options: object,
+    ) -> tf.data.Dataset:
         """As `batch`, with examples of several shapes in ragged tensors."""
         size = batch_size, drop_remainder
         return self._batched(
@@ -192,10 +195,10 @@ class LeasedDataset(_tf.SameDataset):
     def _batched(
         self,
         name: str,
-        batched: Callable[[Any], Any],
+        batched: Callable[[tf.data.Dataset], tf.data.Dataset],
         batch_size: int,
         drop_remainder: bool,
-    ) -> Any:
+    ) -> tf.data.Dataset:
         """Returns a dataset with leases of that size, each read as a batch."""
         if self._has_batches:
             return batched(super())

@@ -84,7 +84,7 @@ def source_error(message: str) -> SourceError | None:
     return SourceError(found[1]) if found else None
 
 
-def _look(names: Any) -> np.ndarray:
+def _look(names: tf.Tensor) -> np.ndarray:
     """Returns the number of chunks, and what each file is like: its size and time.
 
     The last chunk has no places: there is the end of the files, or what is wrong with them.
@@ -101,12 +101,13 @@ def _stamp(name: bytes) -> Stamp:
     stamp = Stamp.of(os.fsdecode(name))
     if not os.path.isfile(stamp.path):
         raise SourceError(
-            f"{stamp.path} is no regular file, and cannot be read by leases"
+            "files that are read by leases must be regular files; received "
+            f"{stamp.path}: copy its records to a file"
         )
     return stamp
 
 
-def _some_places(names: Any, seen: Any, chunk: Any) -> np.ndarray:
+def _some_places(names: tf.Tensor, seen: tf.Tensor, chunk: tf.Tensor) -> np.ndarray:
     flat = [os.path.abspath(os.fsdecode(name)) for name in np.ravel(names)]
     then = np.reshape(seen[1:], [-1, 2]).tolist()
     stamps = [Stamp(path, *each) for path, each in zip(flat, then, strict=True)]
@@ -151,7 +152,7 @@ def of_places() -> SourceFiles:
     """Returns the files of places, which nobody knows before their turn comes."""
     of_both = of_records([])
 
-    def describe(places: Any) -> str:
+    def describe(places: np.ndarray) -> str:
         names = np.array([each[_DIGITS:] for each in places], object)
         offsets = np.array([int(each[:_DIGITS]) for each in places])
         return f"{of_both.describe(names, offsets)}\n  {TURN_OFF}"

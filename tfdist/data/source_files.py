@@ -5,7 +5,6 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -108,7 +107,7 @@ def of_examples(files: Sequence[Stamp]) -> SourceFiles:
     '3 examples from 3 to 9 of /x.npy'
     """
 
-    def describe(indices: Any, *_: Any) -> str:
+    def describe(indices: np.ndarray, *_: object) -> str:
         names = _names([each.path for each in files]) or "arrays in memory"
         return f"{_range(indices, 'example')} of {names}"
 
@@ -123,7 +122,7 @@ def of_records(files: Sequence[Stamp]) -> SourceFiles:
     '2 records from byte 16 to byte 96 of /a'
     """
 
-    def describe(names: Any, offsets: Any) -> str:
+    def describe(names: np.ndarray, offsets: np.ndarray) -> str:
         paths = sorted({name.decode() for name in names})
         text = _range(offsets, "record", "byte ")
         return f"{text} of {_names(paths)}"
@@ -131,7 +130,7 @@ def of_records(files: Sequence[Stamp]) -> SourceFiles:
     return SourceFiles(tuple(files), describe)
 
 
-def _range(numbers: Any, noun: str, unit: str = "") -> str:
+def _range(numbers: np.ndarray, noun: str, unit: str = "") -> str:
     count, first, last = len(numbers), int(np.min(numbers)), int(np.max(numbers))
     if count == 1:
         return f"{noun} {first}" if not unit else f"the {noun} at {unit}{first}"

@@ -109,7 +109,7 @@ def from_files(
         model.fit(dataset.shuffle(1024).map(parse).batch(64))
     """
     if isinstance(paths, str | bytes | os.PathLike):
-        raise SourceError(f"from_files takes a list of paths; received {paths!r}")
+        raise SourceError(f"paths must be a list of paths; received {paths!r}")
     stamps = [Stamp.of(path) for path in paths]
     offsets = np.concatenate(places := _places(stamps))
     file_of = np.repeat(np.arange(len(stamps), dtype=np.int64), list(map(len, places)))

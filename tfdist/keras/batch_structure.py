@@ -1,7 +1,6 @@
 """Flattens a batch into a tuple of the values that it holds, and packs it again."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -49,7 +48,7 @@ class BatchStructure:
         pairs = zip(tf.nest.flatten(batch), self._leaves, strict=True)
         return tuple(leaf for leaf, spec in pairs if spec is not None)
 
-    def pack(self, present: Sequence[Any]) -> Nest:
+    def pack(self, present: Sequence[Nest]) -> Nest:
         """Returns the batch that holds these values."""
         rest = iter(present)
         leaves = [None if spec is None else next(rest) for spec in self._leaves]
@@ -61,18 +60,18 @@ class BatchStructure:
         return cls(tf.nest.map_structure(_spec_of_any_rows, batch))
 
 
-def as_element(arguments: tuple[Any, ...]) -> Nest:
+def as_element(arguments: tuple[Nest, ...]) -> Nest:
     """Returns the element that `map` passes to a function as these arguments."""
     return arguments if len(arguments) != 1 else arguments[0]
 
 
-def _spec_of_any_rows(value: Any) -> Nest:
+def _spec_of_any_rows(value: object) -> Nest:
     if value is None:
         return tf.OptionalSpec(None)
     return of_any_rows(tf.type_spec_from_value(value))
 
 
-def of_any_rows(spec: Any) -> Nest:
+def of_any_rows(spec: tf.TypeSpec) -> Nest:
     """Returns the spec of tensors with any number of rows, as a batch may have."""
     # The last batch of a dataset is often smaller. It should not cost another trace.
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:

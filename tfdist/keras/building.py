@@ -88,7 +88,7 @@ def step_of(model: keras.Model, stage: str) -> Callable[[Nest], Nest]:
     step = traced_alone(getattr(step, "python_function", step))
 
     @functools.wraps(step)
-    def compared(*args: Any, **kwargs: Any) -> Any:
+    def compared(*args: object, **kwargs: object) -> Any:
         # In a rehearsal, which notes the writes itself and may create variables.
         if optimizers_to_apply() is not None:
             return step(*args, **kwargs)
@@ -169,7 +169,7 @@ def _compiled(model: keras.Model) -> tuple[Any, ...]:
 
 
 def trace_with_state(
-    model: keras.Model, element_spec: Nest, trace: Callable[[], Any]
+    model: keras.Model, element_spec: Nest, trace: Callable[[], Nest]
 ) -> Any:
     """Traces a step of a model, whose state may be made when it is first called.
 
@@ -192,7 +192,7 @@ def trace_with_state(
 def _creating_nothing(model: keras.Model) -> Iterator[None]:
     """Stops a trace of a step where it would create a variable."""
 
-    def stop(create: Callable[..., Any], **kwargs: Any) -> Any:
+    def stop(create: Callable[..., Any], **kwargs: object) -> Any:
         if tf.executing_eagerly():
             return create(**kwargs)
         # Kept here, since Keras raises errors of its own in the place of a layer's.

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfdist._support.context import setting
-from tfdist._support.types import Nest
+from tfdist._support.types import Gradient, Nest, Pairs
 
 # Per thread: TensorFlow traces each replica in a separate thread, and each of them has
 # a separate computation.
@@ -35,7 +35,7 @@ class Computation:
 
     applies_at_once = False
 
-    def gradient(self, tape_gradient: Callable[..., Any], *given: Any) -> Any:
+    def gradient(self, tape_gradient: Callable[..., Any], *given: Nest) -> Any:
         """Returns the result of `tf.GradientTape.gradient(*given)`."""
         return tape_gradient(*given)
 
@@ -43,32 +43,32 @@ class Computation:
         self,
         keras_apply: Callable[..., Any],
         optimizer: keras.Optimizer,
-        grads: Any,
-        given: Any,
+        grads: Sequence[Gradient | None],
+        given: Nest,
     ) -> Any:
         """Does what `optimizer.apply(grads, given)` should do; `given` may be None."""
         return keras_apply(optimizer, grads, given)
 
-    def to_apply(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+    def to_apply(self, pairs: Pairs) -> Pairs:
         """Returns the (gradient, variable) pairs to apply, after clipping."""
         return pairs
 
-    def assign(self, variable: Any, value: Any) -> Any:
+    def assign(self, variable: keras.Variable, value: tf.Tensor) -> Nest:
         """Returns the value to which a Keras variable is set in place of `value`."""
         return value
 
     def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
+        self, keras_add: Callable[..., Any], variable: keras.Variable, value: tf.Tensor
+    ) -> Nest:
         """Does what `variable.assign_add(value)` should do."""
         return keras_add(variable, value)
 
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+    def next_seed(self, keras_next: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Returns the next seed: another one for each replica that draws numbers of its own."""
         return keras_next()
 
     def mask_weights(
-        self, weigh: Callable[[str], Any], mask: tf.Tensor | None, by: str
+        self, weigh: Callable[[str], Nest], mask: tf.Tensor | None, by: str
     ) -> Nest:
         """Returns the sample weights of a loss whose predictions have a mask.
 
@@ -84,7 +84,7 @@ class Computation:
         return loss(y_true, y_pred, sample_weight)
 
     def update_metric(
-        self, metric: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest
+        self, metric: keras.Metric, y_true: Nest, y_pred: Nest, sample_weight: Nest
     ) -> None:
         """Does what `metric.update_state(...)` of a compiled metric should do."""
         metric.update_state(y_true, y_pred, sample_weight)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist._support.types import Logs, Nest
+from tfdist._support.types import DataAdapter, EpochIterator, Logs, Nest, Stride
 from tfdist.keras import building, hooks
 
 
@@ -68,7 +68,7 @@ class DefaultDriver:
         """Returns the same for the model's `test_step`."""
         return _execution(model, self.test_step_function(model))
 
-    def data(self, adapter: Any) -> Any:
+    def data(self, adapter: DataAdapter) -> Any:
         """Returns the batches of one call of `fit`, `evaluate` or `predict`.
 
         Args:
@@ -113,7 +113,9 @@ class DefaultDriver:
         """Surrounds `train_on_batch` and its kind, for which all workers may wait."""
         return contextlib.nullcontext()
 
-    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+    def steps(
+        self, epoch_iterator: EpochIterator, steps: Iterator[Stride]
+    ) -> Iterator[Any]:
         """Passes on the steps of an epoch, each `(first, last, data)`.
 
         Args:
@@ -154,7 +156,7 @@ def _execution(
     A function that took one would leave the other batches of the epoch unread.
     """
 
-    def run(batches: Iterator[Any]) -> Logs:
+    def run(batches: Iterator[Nest]) -> Logs:
         logs = None
         for _ in range(model.steps_per_execution):
             try:

@@ -68,11 +68,11 @@ class InputPipelines(_tf.SameDataset):
 
     # Keras adds these two where `class_weight` is given.
 
-    def map(self, *args: Any, **kwargs: Any) -> "InputPipelines":
+    def map(self, *args: object, **kwargs: object) -> "InputPipelines":
         """Maps the elements of each pipeline."""
         return InputPipelines([each.map(*args, **kwargs) for each in self.pipelines])
 
-    def prefetch(self, *args: Any, **kwargs: Any) -> "InputPipelines":
+    def prefetch(self, *args: object, **kwargs: object) -> "InputPipelines":
         """Makes each pipeline prefetch."""
         return InputPipelines([p.prefetch(*args, **kwargs) for p in self.pipelines])
 

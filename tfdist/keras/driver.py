@@ -10,6 +10,8 @@ what it always does.
 
 from typing import Any
 
+import tensorflow as tf
+
 _METHODS = (
     "train_function",
     "test_function",
@@ -25,7 +27,7 @@ _METHODS = (
 """The methods that the patches call. They read `in_unison` and `calls` too."""
 
 
-def driver_of(strategy: Any) -> Any:
+def driver_of(strategy: tf.distribute.Strategy) -> Any:
     """Returns a strategy's driver, with all methods, or None if Keras trains alone."""
     driver = getattr(strategy, "fit_driver", None)
     if driver is None:

@@ -22,7 +22,7 @@ class Runs(Protocol):
     def data_type(self) -> type:
         """The class of the elements of an iteration over the driver's data."""
 
-    def on_data(self, data: Any) -> Nest:
+    def on_data(self, data: Nest) -> Nest:
         """Runs the next steps on the driver's data; returns their logs, or the outputs.
 
         Logs may cover only the steps finished so far, in a dict that is kept up to date.
@@ -40,7 +40,7 @@ class StepFunction:
     model: keras.Model
     steps: Runs
 
-    def __call__(self, iterator: Iterator[Any]) -> Logs:
+    def __call__(self, iterator: Iterator[Nest]) -> Logs:
         """Runs the next `steps_per_execution` steps, and returns their logs."""
         # `fit` passes the iterator over the driver's data; `train_on_batch`, one over a batch.
         if isinstance(iterator, self.steps.data_type):

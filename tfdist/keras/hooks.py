@@ -87,7 +87,7 @@ def _ask_driver(owner: type, name: str, ours: Callable[..., Any]) -> None:
     keras_method = getattr(owner, name)
 
     @functools.wraps(keras_method)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         driver = driver_of(_strategy_of(self))
         if driver is not None:
             return ours(driver, keras_method, self, *args, **kwargs)
@@ -205,7 +205,7 @@ def _reset(driver: Any, keras_method: Callable[..., Any], model: keras.Model) ->
 
 
 def _restart(
-    driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: EpochIterator
 ) -> None:
     iterator = epoch_iterator._current_iterator
     keras_method(epoch_iterator)
@@ -216,14 +216,16 @@ def _restart(
         epoch_iterator._current_iterator = iterator
 
 
-def _join(driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any) -> None:
+def _join(
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: EpochIterator
+) -> None:
     if driver.in_unison:
         keras_method(epoch_iterator)
     driver.join()
 
 
 def _enumerate_steps(
-    driver: Any, keras_method: Callable[..., Any], epoch_iterator: Any
+    driver: Any, keras_method: Callable[..., Any], epoch_iterator: EpochIterator
 ) -> Iterator[Any]:
     strides = driver.steps(epoch_iterator, keras_method(epoch_iterator))
     return interrupts.steps(progress.counted(progress.reported(strides, driver)))
@@ -234,7 +236,7 @@ def _surround_by_driver(owner: type, name: str) -> None:
     signature = inspect.signature(keras_method)
 
     @functools.wraps(keras_method)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         driver = driver_of(_strategy_of(self))
         if driver is None:
             return keras_method(self, *args, **kwargs)
@@ -258,7 +260,7 @@ def _note_stage(owner: type, name: str, stage: str) -> None:
     keras_method = getattr(owner, name)
 
     @functools.wraps(keras_method)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         driver = driver_of(_strategy_of(self)) if name.endswith("_on_batch") else None
         waiting = driver.waiting(name) if driver else contextlib.nullcontext()
         with building.in_stage(stage), waiting:
@@ -272,7 +274,7 @@ def _take_data_of_driver(owner: Any) -> None:
 
     @functools.wraps(keras_init)
     def init(
-        self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+        self: Any, distribute_strategy: Any = None, *args: object, **kwargs: object
     ) -> None:
         driver = driver_of(distribute_strategy)
         if driver is None:
@@ -309,7 +311,7 @@ def _take_data_of_driver(owner: Any) -> None:
 class _AdapterWithLength:
     """A data adapter with a different number of batches."""
 
-    def __init__(self, adapter: Any, num_batches: int | None) -> None:
+    def __init__(self, adapter: DataAdapter, num_batches: int | None) -> None:
         self._adapter = adapter
         self.num_batches = num_batches
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from tfdist._support.authors import Author, author
+from tfdist._support.types import Stride
 
 _pending = threading.Event()
 
@@ -32,7 +33,7 @@ def noted() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def steps(strides: Iterator[Any]) -> Iterator[Any]:
+def steps(strides: Iterator[Stride]) -> Iterator[Any]:
     """Passes on steps until one of them has lost an interrupt."""
     for stride in strides:
         if _pending.is_set():

@@ -31,7 +31,7 @@ def traced_alone(step: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a step each of whose traces is an own one."""
 
     @functools.wraps(step)
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: object, **kwargs: object) -> Any:
         with own_trace():
             return step(*args, **kwargs)
 

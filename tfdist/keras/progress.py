@@ -8,11 +8,12 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tf_config import contract
 from tf_config.contract import EpochRecord
 from tfdist._support.context import setting
-from tfdist._support.types import Logs
+from tfdist._support.types import Logs, Stride
 from tfdist.cluster.liveness import supervision
 
 _INTERVAL = 1.0  # seconds
@@ -22,7 +23,7 @@ _current: ContextVar["EpochHistory | None"] = ContextVar("epoch_history", defaul
 class EpochHistory(keras.callbacks.Callback):
     """Appends a record of each epoch to a file."""
 
-    def __init__(self, path: str, strategy: Any) -> None:
+    def __init__(self, path: str, strategy: tf.distribute.Strategy) -> None:
         super().__init__()
         self._path = path
         self._strategy = strategy
@@ -57,7 +58,7 @@ class EpochHistory(keras.callbacks.Callback):
         with open(self._path, "a") as file:
             file.write(record.to_line())
 
-    def count(self, strides: Iterator[Any]) -> Iterator[Any]:
+    def count(self, strides: Iterator[Stride]) -> Iterator[Any]:
         """Passes on what `fit` takes from its data, and counts the steps."""
         for first, last, data in strides:
             if self._ended is None:
@@ -70,7 +71,9 @@ class EpochHistory(keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def recording(strategy: Any, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+def recording(
+    strategy: tf.distribute.Strategy, method: str, arguments: dict[str, Any]
+) -> Iterator[None]:
     """Records the epochs of a call of `fit`, if a launcher asks for that.
 
     A callback is added to the arguments.
@@ -91,7 +94,7 @@ def recording(strategy: Any, method: str, arguments: dict[str, Any]) -> Iterator
         yield
 
 
-def counted(strides: Iterator[Any]) -> Iterator[Any]:
+def counted(strides: Iterator[Stride]) -> Iterator[Any]:
     """Counts the steps of the epoch that is recorded, if one is."""
     history = _current.get()
     return strides if history is None else history.count(strides)
@@ -105,7 +108,7 @@ def _numbers(logs: Logs) -> dict[str, float]:
     return found
 
 
-def reported(strides: Iterator[Any], driver: Any) -> Iterator[Any]:
+def reported(strides: Iterator[Stride], driver: Any) -> Iterator[Any]:
     """Passes on what `fit` takes from its data, and reports the steps now and then."""
     return _reporter.follow(strides, driver) if supervision.is_supervised() else strides
 
@@ -117,7 +120,7 @@ class _Reporter:
         self._has_traced = False
         self._steps, self._seconds = 0, 0.0
 
-    def follow(self, strides: Iterator[Any], driver: Any) -> Iterator[Any]:
+    def follow(self, strides: Iterator[Stride], driver: Any) -> Iterator[Any]:
         # Parameter servers report what each worker has done, and their first step when its
         # result arrives: here it has only been sent.
         sends = hasattr(driver, "progress")

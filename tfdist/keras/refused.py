@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdist._support.errors import Error
 
@@ -103,7 +104,9 @@ def check(
 
 
 def check_belongs(
-    optimizer: keras.optimizers.Optimizer | None, strategy: Any, error: type[Error]
+    optimizer: keras.optimizers.Optimizer | None,
+    strategy: tf.distribute.Strategy,
+    error: type[Error],
 ) -> None:
     """Checks that an optimizer, if there is one, was created in a strategy's scope."""
     if optimizer is not None and optimizer._distribution_strategy is not strategy:

@@ -89,7 +89,7 @@ def _of_present_leaves(
     leaves = tf.nest.flatten(element_spec)
 
     @tf.autograph.experimental.do_not_convert
-    def run(*present: Any) -> None:
+    def run(*present: Nest) -> None:
         rest = iter(present)
         batch = [None if spec is None else next(rest) for spec in leaves]
         step(tf.nest.pack_sequence_as(element_spec, batch))

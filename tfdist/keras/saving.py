@@ -111,7 +111,7 @@ def _from_chief(function: Callable[..., Any]) -> Callable[..., Any]:
     path_of = _reader_of_path(function)
 
     @functools.wraps(function)
-    def load(*args: Any, **kwargs: Any) -> Any:
+    def load(*args: object, **kwargs: object) -> Any:
         call = functools.partial(function, *args, **kwargs)
         return load_from_chief(MEMBERSHIP.strategy, path_of(args, kwargs), call)
 
@@ -138,7 +138,7 @@ def _surrounded(function: Callable[..., Any], operation: str) -> Callable[..., A
     path_of = _reader_of_path(function)
 
     @functools.wraps(function)
-    def surrounded(saved: Any, *args: Any, **kwargs: Any) -> Any:
+    def surrounded(saved: Any, *args: object, **kwargs: object) -> Any:
         if operation == "archive" and not hasattr(saved, "distribute_strategy"):
             saved.distribute_strategy = MEMBERSHIP.strategy
         # A `tf.train.Checkpoint` knows no strategy, so use that of the process.
@@ -204,7 +204,10 @@ def next_number(last: int, calls: int) -> int:
 
 
 def load_from_chief(
-    strategy: Any, path: Any, load: Callable[[], Any], seconds: float = _SECONDS
+    strategy: tf.distribute.Strategy,
+    path: Any,
+    load: Callable[[], Any],
+    seconds: float = _SECONDS,
 ) -> Any:
     """Loads a file; waits, for `seconds` at most, if the chief is to save it."""
     key = _absolute(path)
@@ -293,7 +296,7 @@ def _is_missing(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def explained(strategy: Any, path: Any) -> Iterator[None]:
+def explained(strategy: tf.distribute.Strategy, path: Any) -> Iterator[None]:
     """Adds advice to the error of a load, on a worker that is not the chief."""
     try:
         yield
@@ -304,7 +307,7 @@ def explained(strategy: Any, path: Any) -> Iterator[None]:
         raise
 
 
-def _words(strategy: Any, path: Any) -> str:
+def _words(strategy: tf.distribute.Strategy, path: Any) -> str:
     return (
         f"This is worker {strategy.extended.worker_index} of {strategy.num_workers}, and "
         f"only the chief, worker 0, saves: it may not have written {path} yet. Call "

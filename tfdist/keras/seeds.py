@@ -64,7 +64,7 @@ def with_this_generator(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _setting(generator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    def drawing(*args: Any, **kwargs: Any) -> Any:
+    def drawing(*args: object, **kwargs: object) -> Any:
         _tf.set_global_seed_generator(generator)
         # AutoGraph converts what a decorator of TensorFlow names so.
         return drawing.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]

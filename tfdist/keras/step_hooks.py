@@ -47,12 +47,12 @@ def install() -> None:
 
 def _gradient_by_computation(tape_gradient: Callable[..., Any]) -> Any:
     def gradient(
-        self: Any,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
-    ) -> Any:
+        self: tf.GradientTape,
+        target: Nest,
+        sources: Nest,
+        output_gradients: Nest = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Nest:
         bound = functools.partial(tape_gradient, self)
         of_shards = functools.partial(keras_variable.gradient_by_shards, bound)
         given = target, sources, output_gradients, unconnected_gradients
@@ -74,8 +74,8 @@ def _watching_shards(tape_watch: Callable[..., None]) -> Any:
 
 def _applied_by_computation(keras_apply: Callable[..., Any]) -> Any:
     def apply_or_note(
-        optimizer: keras.Optimizer, grads: Any, variables: Any = None
-    ) -> Any:
+        optimizer: keras.Optimizer, grads: Nest, variables: Nest = None
+    ) -> object:
         noted = rehearsal.optimizers_to_apply()
         if noted is None:
             # Keras applies the optimizer in any context, and updates of a step that
@@ -134,8 +134,8 @@ def _drawn_by_computation(keras_next: Callable[..., Any]) -> Any:
 
 def _masked_by_computation(keras_mask: Callable[..., Any]) -> Any:
     def apply_mask(
-        sample_weight: Nest, mask: tf.Tensor | None, dtype: Any, reduction: Any
-    ) -> Any:
+        sample_weight: Nest, mask: tf.Tensor | None, dtype: str, reduction: str | None
+    ) -> Nest:
         computation = current_computation()
         if computation is None:
             return keras_mask(sample_weight, mask, dtype, reduction)
@@ -147,8 +147,10 @@ def _masked_by_computation(keras_mask: Callable[..., Any]) -> Any:
 
 def _averaged_on_replica(average: Callable[..., Any]) -> Any:
     def compute_average_loss(
-        per_example_loss: Any, sample_weight: Nest = None, global_batch_size: Any = None
-    ) -> Any:
+        per_example_loss: tf.Tensor,
+        sample_weight: Nest = None,
+        global_batch_size: tf.Tensor | int | None = None,
+    ) -> tf.Tensor:
         if global_batch_size is None and current_computation() is not None:
             # The mean over this replica's examples; its weight is applied later.
             per_example_loss = tf.convert_to_tensor(per_example_loss)
@@ -170,7 +172,9 @@ def _regularized_on_replica(scale: Callable[[Any], Any]) -> Any:
     return scale_regularization_loss
 
 
-def _unless_computing(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _unless_computing(
+    scale: Callable[[tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor], tf.Tensor]:
     # A computation weights gradients by the number of examples of each replica. Keras
     # would also divide the losses by the number of replicas.
     def scaled(value: Any) -> Any:
@@ -217,7 +221,7 @@ def _compiled_loss(
 
 def _updated_by_computation(keras_update: Callable[..., None]) -> Any:
     def update_state(
-        self: Any, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
+        self: keras.Layer, y_true: Nest, y_pred: Nest, sample_weight: Nest = None
     ) -> None:
         computation = current_computation()
         if computation is None:
@@ -252,7 +256,7 @@ def _check_optimizer_is_on_replica(strategy: tf.distribute.Strategy) -> None:
         raise _outside_run_error("an optimizer was applied", strategy)
 
 
-def _check_gradient_is_on_replica(sources: list[Any]) -> None:
+def _check_gradient_is_on_replica(sources: list[tf.Tensor | tf.Variable]) -> None:
     """Checks that a gradient is computed on a replica.
 
     Raises:

@@ -11,9 +11,11 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import EpochIterator
+
 
 def in_strides(
-    epoch_iterator: Any,
+    epoch_iterator: EpochIterator,
     steps: Iterator[tuple[int, int, Any]],
     size: Callable[[], int],
     sizes: Collection[int],
@@ -42,7 +44,7 @@ def in_strides(
 
 
 def telling_the_ends(
-    epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]
+    epoch_iterator: EpochIterator, steps: Iterator[tuple[int, int, Any]]
 ) -> Iterator[tuple[int, int, Any]]:
     """Notes on the data whether an execution is the first or the last one of the epoch.
 
@@ -57,7 +59,7 @@ def telling_the_ends(
         yield first, last, data
 
 
-def _left(epoch_iterator: Any, begun: int) -> int:
+def _left(epoch_iterator: EpochIterator, begun: int) -> int:
     """Returns how many more executions Keras enumerates in this epoch.
 
     Keras's generator cannot be asked: after its last execution it ends the epoch, and

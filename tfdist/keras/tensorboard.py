@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -29,7 +28,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     """
 
     def __init__(
-        self, log_dir: str | os.PathLike[str] = "logs", **options: Any
+        self, log_dir: str | os.PathLike[str] = "logs", **options: object
     ) -> None:
         super().__init__(log_dir, **{"write_steps_per_second": True, **options})
 
@@ -43,7 +42,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         super().on_epoch_end(epoch, {**(logs or {}), **self._numbers()})
 
     def _numbers(self) -> dict[str, float]:
-        strategy: Any = self.model.distribute_strategy
+        strategy: tf.distribute.Strategy = self.model.distribute_strategy
         found: dict[str, float] = {}
         seconds = time.monotonic() - self._began_at
         # A worker that was restarted counts from 0.
@@ -64,7 +63,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         return found
 
     def _worker_steps(self) -> tuple[int, ...]:
-        strategy: Any = self.model.distribute_strategy
+        strategy: tf.distribute.Strategy = self.model.distribute_strategy
         # While a worker is down, there are no numbers.
         with contextlib.suppress(tf.errors.OpError):
             if hasattr(strategy, "worker_report"):

@@ -1,7 +1,7 @@
 """The patches of Keras variables: where they live, and how steps and optimizers write them."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -49,7 +49,7 @@ def _install_updates() -> None:
 
 
 def _constraint_beside_the_weight(keras_constraint: Any) -> property:
-    def constraint(variable: Any) -> Callable[[Any], tf.Tensor] | None:
+    def constraint(variable: keras.Variable) -> Callable[[tf.Tensor], tf.Tensor] | None:
         given = keras_constraint.fget(variable)
         return keras_variable.beside_the_weight(variable, given)
 
@@ -78,7 +78,7 @@ def _with_initializer_known(initialize: Callable[..., None]) -> Callable[..., No
 def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[..., None]:
     @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_assign)
-    def direct_assign(self: Any, value: Any) -> None:
+    def direct_assign(self: keras.Variable, value: tf.Tensor) -> None:
         note_write(self)
         if (computation := current_computation()) is not None:
             value = computation.assign(self, value)
@@ -90,7 +90,7 @@ def _assigning_by_computation(keras_assign: Callable[..., None]) -> Callable[...
 def _adding_by_computation(keras_add: Callable[..., Any]) -> Callable[..., Any]:
     @tf.autograph.experimental.do_not_convert
     @functools.wraps(keras_add)
-    def assign_add(self: Any, value: Any) -> Any:
+    def assign_add(self: keras.Variable, value: tf.Tensor) -> object:
         note_write(self)
         if (computation := current_computation()) is not None:
             return computation.assign_add(keras_add, self, value)
@@ -142,7 +142,10 @@ def _noting_how_to_update(keras_build: Callable[..., None]) -> Callable[..., Non
 
 def _fused_where_possible(keras_method: Callable[..., None]) -> Callable[..., None]:
     def update_step(
-        self: Any, gradient: Any, variable: Any, learning_rate: Any
+        self: keras.Optimizer,
+        gradient: Gradient,
+        variable: keras.Variable,
+        learning_rate: tf.Tensor,
     ) -> None:
         is_keras_own = type(self) is getattr(
             keras.optimizers, type(self).__name__, None

@@ -28,7 +28,9 @@ class Sharers(Protocol):
     def gather_numbers(self, numbers: Sequence[int]) -> np.ndarray:
         """Returns the numbers of each worker: int64, a row per worker."""
 
-    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+    def distribute_shares(
+        self, shares: tf.data.Dataset
+    ) -> tf.distribute.DistributedDataset:
         """Distributes the elements of an endless dataset to local devices in turn."""
 
 

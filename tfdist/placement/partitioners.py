@@ -158,7 +158,7 @@ class TargetSizePartitioner:
         _check_whole(1, num_ps=self.num_ps)
         if not self.target > 1:
             raise ValueError(
-                f"target is an imbalance above 1, say 1.02; received {self.target}"
+                f"target must be an imbalance above 1, such as 1.02; received {self.target}"
             )
 
     @property
@@ -253,8 +253,8 @@ def _checked(
         return [int(count) for count in counts]
     raise PartitionError(
         f"the partitioner {_name(partitioner)} returned {counts!r} for {variable.name} of shape "
-        f"{variable.shape}: {problem}. It returns the number of shards on each axis, "
-        "of which one at most is above 1, for example "
+        f"{variable.shape}: {problem}. It must return the number of shards on each "
+        "axis, of which one at most is above 1, for example "
         f"{[2] + [1] * (len(variable.shape) - 1)}"
     )
 
@@ -284,9 +284,11 @@ def _problem(counts: Any, shape: tuple[int, ...]) -> str | None:
 def _dimensions(shape: Any, axis: int) -> tuple[int, ...]:
     dimensions = tuple(shape)
     if any(dimension is None for dimension in dimensions):
-        raise PartitionError(f"only a fully known shape can be split; received {shape}")
+        raise PartitionError(f"a shape to split must be fully known; received {shape}")
     if not 0 <= axis < len(dimensions):
-        raise PartitionError(f"the shape {dimensions} has no axis {axis} to split")
+        raise PartitionError(
+            f"axis must be one of the shape {dimensions}; received axis {axis}"
+        )
     return dimensions
 
 
@@ -306,7 +308,7 @@ def _check_whole(least: int, **values: Any) -> None:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_whole or value < least:
             raise ValueError(
-                f"{name} is a whole number, at least {least}; received {value!r}"
+                f"{name} must be a whole number, at least {least}; received {value!r}"
             )
 
 
@@ -315,4 +317,4 @@ def _check_positive(**values: Any) -> None:
         # Real, since `TargetSizePartitioner` computes fractions of a byte. `not >=`,
         # since NaN would pass a check with `<`.
         if not isinstance(value, Real) or not float(value) >= 1:
-            raise ValueError(f"{name} is a number, at least 1; received {value!r}")
+            raise ValueError(f"{name} must be a number, at least 1; received {value!r}")

@@ -31,6 +31,6 @@ def check_arguments(num_ps: int, balance: str, target: float) -> None:
     # comparison.
     if not 1 < target < math.inf:
         raise ValueError(
-            "target is an imbalance above 1, for example 1.02, that is 2% above the "
+            "target must be an imbalance above 1, for example 1.02, that is 2% above the "
             f"mean; received {target!r}"
         )

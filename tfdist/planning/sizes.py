@@ -83,7 +83,7 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
     """
     if remake is None and not model.compiled:
         raise UnknownSizesError(
-            f"the model {model.name!r} is not compiled: compile it in build_model, or "
+            f"the model {model.name!r} must be compiled: compile it in build_model, or "
             "pass the optimizer of your training loop as optimizer="
         )
     if remake is not None and model.compiled:
@@ -93,7 +93,7 @@ def _finish(model: keras.Model, remake: Callable[[], Any] | None, batch: Any) ->
         )
     if batch is None and not model.built:
         raise UnknownSizesError(
-            f"the model {model.name!r} is not built: start it with keras.Input, call "
+            f"the model {model.name!r} must be built: start it with keras.Input, call "
             "model.build(shape), or give the shapes of a batch, batch=(x, y)"
         )
     if batch is not None:

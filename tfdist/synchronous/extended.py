@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.all_reduce.bucket import sum_in_parts
 from tfdist.cluster.liveness.peers import PeerWatch, naming_lost_peers
 from tfdist.cluster.membership import WORKERS, command_of
@@ -56,7 +57,7 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
         container_strategy: tf.distribute.Strategy,
         config: tf_config.TFConfig,
         resolver: tf.distribute.cluster_resolver.ClusterResolver,
-        communication_options: Any,
+        communication_options: tf.distribute.experimental.CommunicationOptions | None,
         startup_timeout: float,
         peer_timeout: float,
     ) -> None:
@@ -142,7 +143,7 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
             words.view(np.uint8)[:length] = np.frombuffer(data, np.uint8)
         return self._sum_over_workers(words).tobytes()[:length] if length else b""
 
-    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+    def copy_from_chief(self, variables: Sequence[tf.Variable]) -> None:
         """Sets Keras variables on every worker to the chief's values.
 
         Cost: each variable once over the network, in one message.
@@ -185,7 +186,11 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
             )
             return np.asarray(total)
 
-    def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
+    def sum_over_replicas(
+        self,
+        values: Sequence[Nest],
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function.
 
         Unlike `ReplicaContext.all_reduce`, it does not make the threads of a worker's
@@ -203,8 +208,8 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
             return sum_in_parts(values, lambda parts: reduce(reduce_op, parts, options))
 
     def _create_variable(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> Any:
+        self, next_creator: Callable[..., tf.Variable], **kwargs: object
+    ) -> tf.Variable:
         initial = kwargs.get("initial_value")
         if tf.is_tensor(initial) and is_symbolic(initial):
             # The chief would send it when that graph runs, which is never.
@@ -230,7 +235,7 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
             ).with_traceback(error.__traceback__) from None
 
     def colocate_vars_with(
-        self, colocate_with_variable: Any
+        self, colocate_with_variable: tf.Variable
     ) -> contextlib.AbstractContextManager[Any]:
         """Creates variables like the ones that they belong to.
 
@@ -242,8 +247,8 @@ class MultiWorkerExtended(TracesSteps, _tf.CollectiveAllReduceExtended):
         return outside_of_scope()
 
     def _get_variable_creator_initial_value(
-        self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
-    ) -> Any:
+        self, replica_id: int, device: str, primary_var: tf.Variable, **kwargs: object
+    ) -> tf.Variable:
         get = super()._get_variable_creator_initial_value
         initial = kwargs["initial_value"]
         if replica_id == 0 and type(being_created().initializer) in _EQUAL_ANYWHERE:

@@ -81,7 +81,8 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
     def __init__(
         self,
         cluster_resolver: Given = None,
-        communication_options: Any = None,
+        communication_options: tf.distribute.experimental.CommunicationOptions
+        | None = None,
         *,
         whole_batch: bool = True,
         whole_batch_bytes: int = WHOLE_BATCH_BYTES,
@@ -118,7 +119,9 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         """The number of processes that train."""
         return len(self.extended.worker_names)
 
-    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+    def distribute_shares(
+        self, shares: tf.data.Dataset
+    ) -> tf.distribute.DistributedDataset:
         """Distributes the elements of an endless dataset to local devices in turn."""
         has_gpus = self.extended.has_gpus
         if not has_gpus and len(self.extended.worker_devices) == 1:
@@ -129,7 +132,7 @@ class MultiWorkerMirroredStrategy(SynchronousStrategy):
         options = tf.distribute.InputOptions(experimental_fetch_to_device=has_gpus)
         return super().distribute_datasets_from_function(lambda _: shares, options)
 
-    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+    def copy_from_chief(self, variables: Sequence[tf.Variable]) -> None:
         """Sets Keras variables on every worker to the chief's values."""
         self.extended.copy_from_chief(variables)
 
@@ -145,7 +148,7 @@ def _extended(
     strategy: MultiWorkerMirroredStrategy,
     config: tf_config.TFConfig,
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
-    options: Any,
+    options: tf.distribute.experimental.CommunicationOptions | None,
     settings: JobSettings,
 ) -> MultiWorkerExtended:
     try:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -108,11 +108,13 @@ class RingStrategy(SynchronousStrategy):
         """The number of processes that run the script: this one."""
         return 1
 
-    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+    def distribute_shares(
+        self, shares: tf.data.Dataset
+    ) -> tf.distribute.DistributedDataset:
         """Distributes the elements of an endless dataset to the devices in turn."""
         return super().distribute_datasets_from_function(lambda _: shares)
 
-    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+    def copy_from_chief(self, variables: Sequence[tf.Variable]) -> None:
         """Makes all copies equal again after a step that failed on some replicas.
 
         Otherwise there is nothing to copy: variables start equal, since one process

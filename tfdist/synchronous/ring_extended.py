@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tf_config
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.watched_workers import WatchedWorkers
 from tfdist.synchronous.devices import of_workers
 from tfdist.synchronous.replica.current_step import (
@@ -67,10 +68,14 @@ class RingExtended(TracesSteps, _tf.MirroredExtended):
         """Returns the data of this process, which is the chief."""
         return data
 
-    def sum_over_replicas(self, values: Sequence[Any], options: Any = None) -> Any:
+    def sum_over_replicas(
+        self,
+        values: Sequence[Nest],
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Any:
         """Adds up values of one dtype over all replicas, in a replica's function."""
 
-        def add_up(strategy: Any, *values: Any) -> Any:
+        def add_up(strategy: tf.distribute.Strategy, *values: Nest) -> Any:
             pairs = [(value, value) for value in values]
             return strategy.extended.batch_reduce_to(
                 tf.distribute.ReduceOp.SUM, pairs, options
@@ -103,8 +108,8 @@ class RingExtended(TracesSteps, _tf.MirroredExtended):
         return self.watched.call()
 
     def _create_variable(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> Any:
+        self, next_creator: Callable[..., tf.Variable], **kwargs: object
+    ) -> tf.Variable:
         return created(super()._create_variable, next_creator, kwargs)
 
     def _get_cross_device_ops(self, value: Any) -> Any:

@@ -1,7 +1,6 @@
 """The base class of strategies whose replicas take every step together."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -125,10 +124,12 @@ class SynchronousStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
             )
         ]
 
-    def distribute_shares(self, shares: tf.data.Dataset) -> Any:
+    def distribute_shares(
+        self, shares: tf.data.Dataset
+    ) -> tf.distribute.DistributedDataset:
         """Distributes the elements of an endless dataset to local devices in turn."""
         raise NotImplementedError
 
-    def copy_from_chief(self, variables: Sequence[Any]) -> None:
+    def copy_from_chief(self, variables: Sequence[tf.Variable]) -> None:
         """Sets Keras variables on every worker to the chief's values."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -47,7 +48,7 @@ class Creation:
     """
 
     path: str | None = None
-    initializer: Any = None
+    initializer: keras.Initializer | None = None
     request: SplitRequest = SplitRequest()
 
 

@@ -30,7 +30,7 @@ def without_fused_updates(step: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(step)
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: object, **kwargs: object) -> Any:
         with setting(_left_to_keras, True):
             return step(*args, **kwargs)
 

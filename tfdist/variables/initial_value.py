@@ -86,7 +86,7 @@ class ShardValue:
 
 def of_shards(
     initial_value: Any,
-    initializer: Any,
+    initializer: keras.Initializer,
     shape: tuple[int, ...],
     dtype: str,
     layout: ShardLayout,
@@ -120,7 +120,7 @@ def of_shards(
     return [ShardValue(functools.partial(tf.identity, part)) for part in parts]
 
 
-def constant_of(initializer: Any) -> Any:
+def constant_of(initializer: keras.Initializer) -> Any:
     """Returns the scalar of a constant initializer; None for any other."""
     if type(initializer) is keras.initializers.Zeros:
         return 0
@@ -150,7 +150,7 @@ def _random(
     return ShardValue(functools.partial(_filled, 0, dtype, shape), tuple(pieces))
 
 
-def _reseeded(initializer: Any, piece: int) -> Any:
+def _reseeded(initializer: keras.Initializer, piece: int) -> Any:
     """Returns the initializer with a seed for this piece; one seed repeats values."""
     if piece == 0 or not isinstance(initializer.seed, int):
         return initializer

@@ -81,7 +81,7 @@ class PartitionedKerasVariable(keras.Variable):
 
     # `tf.saved_model.save` traces functions that read the shards, and saves those.
     def _trackable_children(
-        self, save_type: str = "checkpoint", **kwargs: Any
+        self, save_type: str = "checkpoint", **kwargs: object
     ) -> dict[str, Any]:
         children = super()._trackable_children(save_type, **kwargs)
         if save_type == "savedmodel":
@@ -91,7 +91,9 @@ class PartitionedKerasVariable(keras.Variable):
 
     # Keras's method copies one `tf.Variable`, and there is none: each shard exports
     # itself.
-    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def _export_to_saved_model_graph(
+        self, *args: object, **kwargs: object
+    ) -> list[Any]:
         return []
 
     # Keras's method asks the value, which is not a TensorFlow variable.

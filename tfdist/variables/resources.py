@@ -45,7 +45,7 @@ def release_with(owner: Any, variable: tf.Variable) -> None:
     _later(owner, variable.device, _empty, variable.handle, variable.dtype)
 
 
-def _later(owner: Any, device: str, release: Callable[..., Any], *args: Any) -> None:
+def _later(owner: Any, device: str, release: Callable[..., Any], *args: object) -> None:
     # Not at exit: the ps may be gone, and end with the job. The garbage collector may run
     # in any thread, at any time, and a ps may not answer.
     weakref.finalize(owner, _put, device, release, args).atexit = False

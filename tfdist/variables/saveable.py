@@ -83,7 +83,9 @@ class _ContiguousSaveable(_tf.SaveableObject):
         super().__init__(shard, [save_spec], name)
 
     def restore(
-        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
+        self,
+        restored_tensors: Sequence[tf.Tensor],
+        restored_shapes: Sequence[tf.TensorShape],
     ) -> Any:
         (restored,) = restored_tensors
         with tf.device(self._shard.device):
@@ -142,7 +144,9 @@ class _InterleavedSaveable(_tf.SaveableObject):
         return read
 
     def restore(
-        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any
+        self,
+        restored_tensors: Sequence[tf.Tensor],
+        restored_shapes: Sequence[tf.TensorShape],
     ) -> Any:
         count, starts = (
             len(self._shards),

@@ -262,7 +262,7 @@ def each_row_once(
 
 # The base class passes these methods to the variable on the ps, past the view.
 def _invalidating_the_read(method: str) -> Callable[..., Any]:
-    def write(self: ParameterServerVariable, *args: Any, **kwargs: Any) -> Any:
+    def write(self: ParameterServerVariable, *args: object, **kwargs: object) -> Any:
         self.invalidate_read()
         return getattr(self._v, method)(*args, **kwargs)
 

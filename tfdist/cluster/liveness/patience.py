@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import RemoteValue
 from tfdist.cluster.liveness.activity import STEPS, Activity
 
 _SLICE_SECONDS = 0.5
@@ -30,13 +31,13 @@ class Patience:
         """Returns a context that records that the main thread waits for steps."""
         return self.activity.waiting_for(STEPS)
 
-    def wait_for(self, output: Any) -> None:
+    def wait_for(self, output: RemoteValue) -> None:
         """Waits until a function has finished or failed."""
         with self.waiting():
             while not _tf.wait_for_result(output, _SLICE_SECONDS):
                 self.check()
 
-    def wait_for_all(self, outputs: Iterable[Any]) -> None:
+    def wait_for_all(self, outputs: Iterable[RemoteValue]) -> None:
         """Waits until no function is in flight: those of `outputs`, and any others."""
         pause = _SHORTEST_PAUSE
         with self.waiting():

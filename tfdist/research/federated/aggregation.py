@@ -110,7 +110,9 @@ def check_clients(
     """Checks that the attackers are as few as a rule's theorem asks."""
     is_number = isinstance(attackers, int | np.integer)
     if isinstance(attackers, bool) or not is_number or attackers < 0:
-        raise ValueError(f"{rule} takes 0 or more attackers; received {attackers!r}")
+        raise ValueError(
+            f"attackers of {rule} must be 0 or more; received {attackers!r}"
+        )
     if clients < needed:
         raise ValueError(
             f"{rule} with f = {attackers} attackers needs n = {needed} or more clients "

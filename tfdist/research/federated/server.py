@@ -103,7 +103,7 @@ class Server:
             )
         if not np.isfinite(change).all():
             raise ValueError(
-                f"client {client} sent numbers that are not finite: its training has "
+                f"client {client} must send finite numbers; received others: its training has "
                 "diverged. Lower the learning rate, or clip its gradients"
             )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.graph import LayerGraph
 from tfdist.research.model_parallel.keras_graph import LayerCall, bytes_of, graph_of
 
@@ -40,7 +41,7 @@ def estimate_layers(
             raise ValueError(f"{name} must be positive; received {number!r}")
 
     def call(
-        operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        operation: keras.Operation, args: tuple[Nest, ...], kwargs: dict[str, Nest]
     ) -> LayerCall:
         found = operation.compute_output_spec(*args, **kwargs)
         # An operation may return its input; each output has to be a tensor of its own.
@@ -57,7 +58,11 @@ def estimate_layers(
 
 
 def seconds_of_call(
-    operation: Any, arguments: Any, outputs: Any, flops: float, bandwidth: float
+    operation: keras.Operation,
+    arguments: Nest,
+    outputs: Nest,
+    flops: float,
+    bandwidth: float,
 ) -> float:
     """Returns the seconds of a call of a layer: of computing or of memory, the longer.
 
@@ -67,7 +72,7 @@ def seconds_of_call(
     return max(2 * multiplications(operation, outputs) / flops, moved / bandwidth)
 
 
-def multiplications(operation: Any, outputs: Any) -> int:
+def multiplications(operation: keras.Operation, outputs: Nest) -> int:
     """Returns how many numbers a layer multiplies by its weights.
 
     Each matrix or kernel counts once for every position of the output: every example,

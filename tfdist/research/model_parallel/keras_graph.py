@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.graph import (
     LayerEdge,
     LayerGraph,
@@ -26,7 +27,7 @@ class LayerCall:
     None of the output's tensors is one of its inputs.
     """
 
-    outputs: Any
+    outputs: Nest
     forward: float
     backward: float
 
@@ -65,7 +66,7 @@ def graph_of(
     return walk.calls.graph()
 
 
-def _ends_of(model: Any) -> tuple[list[Any], list[Any]]:
+def _ends_of(model: keras.Model) -> tuple[list[Any], list[Any]]:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "a model must be a keras.Model, or a tfdist.research.LayerGraph that states its "
@@ -73,7 +74,7 @@ def _ends_of(model: Any) -> tuple[list[Any], list[Any]]:
         )
     if isinstance(model, keras.Sequential) and not model.built:
         raise UnknownGraphError(
-            f"the model {model.name!r} is not built: begin it with keras.Input(shape)"
+            f"the model {model.name!r} must be built: begin it with keras.Input(shape)"
         )
     inputs = keras.tree.flatten(getattr(model, "inputs", None))
     outputs = keras.tree.flatten(getattr(model, "outputs", None))
@@ -101,7 +102,7 @@ def slots_of(model: keras.Model) -> int:
     return sum(tuple(variable.shape) == shape for variable in copy.variables)
 
 
-def bytes_of(values: Any) -> int:
+def bytes_of(values: Nest) -> int:
     """Returns the bytes of tensors or variables whose shapes are known."""
     total = 0
     for each in keras.tree.flatten(values):
@@ -146,15 +147,15 @@ class CallGraph:
         self._nodes.append(LayerNode(name, 0.0))
         self._note(name, value)
 
-    def has(self, value: Any) -> bool:
+    def has(self, value: object) -> bool:
         """Returns True if a value is an input or the output of a call."""
         return id(value) in self._made
 
     def add(
         self,
-        operation: Any,
+        operation: keras.Operation,
         name: str,
-        arguments: Any,
+        arguments: Nest,
         called: LayerCall,
         matrix: LayerMatrix | None = None,
     ) -> None:
@@ -197,7 +198,7 @@ class CallGraph:
         count = self._names[name]
         return name if count == 1 else f"{name}#{count}"
 
-    def _note(self, name: str, outputs: Any) -> None:
+    def _note(self, name: str, outputs: Nest) -> None:
         for output, value in enumerate(keras.tree.flatten(outputs)):
             self._made[id(value)] = (name, output)
             self._kept.append(value)
@@ -207,7 +208,7 @@ class _Walk:
     def __init__(self, call: CallLayer, slots: int) -> None:
         self._call, self.calls = call, CallGraph(slots)
 
-    def run(self, inputs: Any, outputs: Any, values: Any, prefix: str) -> list[Any]:
+    def run(self, inputs: Nest, outputs: Nest, values: Nest, prefix: str) -> list[Any]:
         known = {id(each): value for each, value in zip(inputs, values, strict=True)}
         nodes = list(_tf.nodes_of(keras.Function(inputs, outputs)))
         for node in with_pieces(nodes, outputs):
@@ -222,9 +223,9 @@ class _Walk:
 
     def _visit(
         self,
-        operation: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        operation: keras.Operation,
+        args: tuple[Nest, ...],
+        kwargs: dict[str, Nest],
         prefix: str,
         matrix: LayerMatrix | None,
     ) -> Any:
@@ -239,7 +240,7 @@ class _Walk:
         return called.outputs
 
 
-def _inner_ends(operation: Any) -> tuple[list[Any], list[Any]] | None:
+def _inner_ends(operation: keras.Operation) -> tuple[list[Any], list[Any]] | None:
     """Returns the symbolic inputs and outputs of a model within the model."""
     if not isinstance(operation, keras.Model):
         return None
@@ -249,5 +250,5 @@ def _inner_ends(operation: Any) -> tuple[list[Any], list[Any]] | None:
         return None
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: keras.KerasTensor) -> bool:
     return "float" in keras.backend.standardize_dtype(value.dtype)

@@ -4,11 +4,11 @@ import inspect
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.graph import LayerGraph
 from tfdist.research.model_parallel.keras_graph import LayerCall, graph_of
 
@@ -64,7 +64,10 @@ class _Measuring:
         self._known: dict[str, tuple[float, float]] = {}
 
     def __call__(
-        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        operation: keras.Operation,
+        args: tuple[Nest, ...],
+        kwargs: dict[str, Nest],
     ) -> LayerCall:
         kwargs = dict(kwargs)
         if "training" in inspect.signature(operation.call).parameters:
@@ -87,19 +90,22 @@ class _Measuring:
         return LayerCall(outputs, *seconds)
 
     def _measure(
-        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        operation: keras.Operation,
+        args: tuple[Nest, ...],
+        kwargs: dict[str, Nest],
     ) -> tuple[float, float]:
         flat = keras.tree.flatten((args, kwargs))
         at = [i for i, each in enumerate(flat) if tf.is_tensor(each)]
 
-        def forward(*tensors: tf.Tensor) -> Any:
+        def forward(*tensors: tf.Tensor) -> Nest:
             filled = list(flat)
             for place, tensor in zip(at, tensors, strict=True):
                 filled[place] = tensor
             now_args, now_kwargs = keras.tree.pack_sequence_as((args, kwargs), filled)
             return operation(*now_args, **now_kwargs)
 
-        def with_gradients(*tensors: tf.Tensor) -> Any:
+        def with_gradients(*tensors: tf.Tensor) -> Nest:
             watched = [each for each in tensors if each.dtype.is_floating]
             weights = [v.value for v in getattr(operation, "trainable_weights", [])]
             with tf.GradientTape() as tape:
@@ -116,7 +122,9 @@ class _Measuring:
         ahead = self._seconds(forward, tensors)
         return ahead, max(self._seconds(with_gradients, tensors) - ahead, 0.0)
 
-    def _seconds(self, function: Callable[..., Any], tensors: list[tf.Tensor]) -> float:
+    def _seconds(
+        self, function: Callable[..., Nest], tensors: list[tf.Tensor]
+    ) -> float:
         """Returns the seconds of a function within a larger one."""
         once, often = (_in_a_row(function, times) for times in (1, _IN_A_ROW))
         seconds: tuple[list[float], list[float]] = ([], [])
@@ -131,11 +139,11 @@ class _Measuring:
         return max(all_of_them - first, 0.0) / (_IN_A_ROW - 1)
 
 
-def _in_a_row(function: Callable[..., Any], times: int) -> Callable[..., Any]:
+def _in_a_row(function: Callable[..., Nest], times: int) -> Callable[..., Nest]:
     """Compiles a function that calls another one several times, one after the other."""
 
     @tf.function(autograph=False)
-    def calls(*tensors: tf.Tensor) -> Any:
+    def calls(*tensors: tf.Tensor) -> Nest:
         outputs: list[list[tf.Tensor]] = [[]]
         for _ in range(times):
             with tf.control_dependencies(outputs[-1]):
@@ -150,7 +158,9 @@ def _in_a_row(function: Callable[..., Any], times: int) -> Callable[..., Any]:
     return calls
 
 
-def _key(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _key(
+    operation: keras.Operation, args: tuple[Nest, ...], kwargs: dict[str, Nest]
+) -> str | None:
     """Returns the same text for calls that cost the same; None if that is not known."""
     try:
         config = operation.get_config()

@@ -191,7 +191,7 @@ def _by_hand(work: Work, by_hand: Mapping[str, str]) -> Assignment:
         pattern for pattern in by_hand if pattern not in used and pattern != "*"
     ]:
         raise ValueError(
-            f"by_hand has {idle[0]!r}, which no layer matches that is not matched before; "
-            f"the first layers are {list(work.graph.units[:5])}"
+            f"each pattern of by_hand must match a layer that none before it matches; "
+            f"received {idle[0]!r}: the first layers are {list(work.graph.units[:5])}"
         )
     return tuple(found)

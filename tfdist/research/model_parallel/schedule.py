@@ -165,7 +165,7 @@ def make_schedule(
     """Returns the schedule of this name in `SCHEDULES`."""
     if name not in SCHEDULES:
         raise PipelineScheduleError(
-            f"there is no schedule {name!r}: choose one of {', '.join(SCHEDULES)}"
+            f"schedule must be one of {', '.join(SCHEDULES)}; received {name!r}"
         )
     return SCHEDULES[name](num_stages, num_microbatches)
 

@@ -50,7 +50,7 @@ class StepCost:
                 )
         if not self.worker_cpu + self.idle > 0:
             raise ValueError(
-                "a step takes time: worker_cpu or idle must be positive; received "
+                "worker_cpu or idle must be positive, since a step takes time; received "
                 f"{self.worker_cpu!r} and {self.idle!r}"
             )
         if not self.parallelism > 0:

@@ -36,7 +36,7 @@ _stride: ContextVar[CommonStride | None] = ContextVar("stride", default=None)
 class _ScriptPeers:
     """The processes that run the script of a `SynchronousStrategy`, as `Peers`."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         extended = strategy.extended
         self.num_workers: int = strategy.num_workers
         self.num_replicas: int = strategy.num_replicas
@@ -56,12 +56,14 @@ class _Epochs:
     Cost: two messages of 16 bytes per worker in each epoch.
     """
 
-    def __init__(self, driver: "SynchronousDriver", model: Any) -> None:
+    def __init__(self, driver: "SynchronousDriver", model: keras.Model) -> None:
         self._driver, self._model = driver, model
         self._last: dict[str, str] = {}
         self._stopped_alone = False
 
-    def around(self, given: list[Any]) -> list[Any]:
+    def around(
+        self, given: list[keras.callbacks.Callback]
+    ) -> list[keras.callbacks.Callback]:
         """Returns the callbacks of `fit`, with those that check."""
         first = keras.callbacks.LambdaCallback(on_epoch_end=self._end_updates)
         last = keras.callbacks.LambdaCallback(
@@ -69,15 +71,15 @@ class _Epochs:
         )
         return [first, *given, last]
 
-    def _begin_epoch(self, epoch: int, logs: Any = None) -> None:
+    def _begin_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         self._check(calls.EPOCH, checksums.of_updates(self._model))
 
-    def _end_updates(self, epoch: int, logs: Any = None) -> None:
+    def _end_updates(self, epoch: int, logs: Logs | None = None) -> None:
         # What callbacks set from now on decides no update of this epoch, and the next
         # `fit` begins as the chief.
         self._last = checksums.of_updates(self._model)
 
-    def _end_epoch(self, epoch: int, logs: Any = None) -> None:
+    def _end_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         stops = self._driver.agree(calls.END_OF_EPOCH, int(self._model.stop_training))
         if any(stops) and not all(stops):
             self._stopped_alone = self._model.stop_training = True
@@ -109,7 +111,7 @@ class SynchronousDriver(DefaultDriver):
 
     in_unison = True
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         super().__init__(strategy)
         self._keeper = Keeper(
             strategy.checkpoints, lambda: strategy.extended, self.join
@@ -120,7 +122,7 @@ class SynchronousDriver(DefaultDriver):
         """The processes that run the script."""
         return _ScriptPeers(self.strategy)
 
-    def train_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+    def train_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Checks the model and returns the function that trains it on all replicas.
 
         Raises:
@@ -130,20 +132,20 @@ class SynchronousDriver(DefaultDriver):
         step = building.step_of(model, building.TRAIN)
         return StepFunction(model, ReplicaSteps(model, step))
 
-    def test_function(self, model: Any) -> Callable[[Iterator[Any]], Any]:
+    def test_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the function that runs test steps on all replicas."""
         step = building.step_of(model, building.TEST)
         return StepFunction(model, ReplicaSteps(model, step))
 
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+    def predict_function(self, model: keras.Model) -> Callable[[list[Nest]], Nest]:
         """Returns the function that predicts on all replicas."""
         return PredictFunction(ReplicaPredictions(model))
 
-    def data(self, adapter: Any) -> ShardedData:
+    def data(self, adapter: DataAdapter) -> ShardedData:
         """Returns this worker's share of the data."""
         return ShardedData(adapter, self.peers, self._keeper.start_of_data())
 
-    def build(self, model: Any, element_spec: Any) -> None:
+    def build(self, model: keras.Model, element_spec: Nest) -> None:
         """Builds the model and its optimizer with a copy on every replica."""
         refusals.check_optimizer(model)
         if self.strategy.has_one_script:
@@ -170,7 +172,7 @@ class SynchronousDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Starts `fit` from the same state on all workers, and names a lost worker."""
         extended = self.strategy.extended
@@ -230,7 +232,7 @@ class SynchronousDriver(DefaultDriver):
         """Surrounds a wait for all workers, one of `calls.WAITS`."""
         return waits.waiting(self.strategy.waits, wait)
 
-    def _with_checks(self, model: Any, arguments: dict[str, Any]) -> _Epochs:
+    def _with_checks(self, model: keras.Model, arguments: dict[str, Any]) -> _Epochs:
         """Adds callbacks to those of this worker; returns what has them."""
         epochs = _Epochs(self, model)
         if self._needs_to_agree:
@@ -243,7 +245,7 @@ class SynchronousDriver(DefaultDriver):
         return epochs
 
     @contextlib.contextmanager
-    def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+    def _keeping(self, model: keras.Model, arguments: dict[str, Any]) -> Iterator[None]:
         """Chooses the callbacks of this worker, with one that keeps checkpoints."""
         given, epochs = arguments.get("callbacks"), arguments.get("epochs", 1)
         every = with_history(given)
@@ -269,7 +271,9 @@ class SynchronousDriver(DefaultDriver):
             stride = CommonStride(lambda mine: int(gather([mine]).max()))
         return setting(_stride, stride)
 
-    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+    def steps(
+        self, epoch_iterator: EpochIterator, steps: Iterator[Stride]
+    ) -> Iterator[Any]:
         """Takes several steps of an epoch together, where nobody sees each of them."""
         steps = self._keeper.follow(epoch_iterator, steps)
         if (stride := _stride.get()) is None:
@@ -279,7 +283,7 @@ class SynchronousDriver(DefaultDriver):
         return in_strides(epoch_iterator, steps, stride.steps, (), is_shown=True)
 
     @contextlib.contextmanager
-    def storing(self, model: Any, operation: str) -> Iterator[bool]:
+    def storing(self, model: keras.Model, operation: str) -> Iterator[bool]:
         """Yields whether this worker stores: the chief alone writes, outside of the scope.
 
         While it saves, Keras creates an optimizer to compare with. In the scope, creating

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from tfdist._support.types import Logs, Nest
 from tfdist.synchronous.replica.mean_by_word import updating_metric
 
 _CHANGES = ("update_state", "reset_state")
@@ -30,7 +31,7 @@ class LogSource:
     metric: keras.metrics.Metric
     keys: tuple[str, ...] = ()
 
-    def result(self) -> Any:
+    def result(self) -> Nest:
         """Computes the log again, from the metric's current state."""
         result = self.metric.result()
         for key in self.keys:
@@ -45,7 +46,7 @@ class MetricResults:
     computed from the state after the step.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: keras.Model) -> None:
         self._metrics = list(model.metrics)
         # A model's `metrics` may leave some of its metrics out: a layer's has all.
         known = {id(each) for each in self._metrics}
@@ -77,21 +78,25 @@ class MetricResults:
         for metric in self._left_out:
             vars(metric).pop("update_state", None)
 
-    def source_of(self, log: Any) -> LogSource | None:
+    def source_of(self, log: Nest) -> LogSource | None:
         """Returns the metric that returned this very object, or None."""
         found = (source for value, source, _ in self._returned if value is log)
         return next(found, None)
 
-    def _noting(self, metric: Any, compute: Any) -> Any:
-        def result() -> Any:
+    def _noting(
+        self, metric: keras.Metric, compute: Callable[[], Nest]
+    ) -> Callable[[], Nest]:
+        def result() -> Nest:
             returned = compute()
             self._note(returned, LogSource(metric))
             return returned
 
         return result
 
-    def _changing(self, metric: Any, change: Callable[..., Any]) -> Any:
-        def changing(*args: Any, **kwargs: Any) -> Any:
+    def _changing(
+        self, metric: keras.Metric, change: Callable[..., object]
+    ) -> Callable[..., object]:
+        def changing(*args: object, **kwargs: object) -> object:
             # Each replica of a process has a thread of its own, and they take turns.
             here = threading.get_ident()
             self._returned = [
@@ -103,7 +108,7 @@ class MetricResults:
 
         return changing
 
-    def _note(self, returned: Any, source: LogSource) -> None:
+    def _note(self, returned: Nest, source: LogSource) -> None:
         if isinstance(returned, Mapping):
             for key, value in returned.items():
                 self._note(value, LogSource(source.metric, (*source.keys, key)))
@@ -111,21 +116,23 @@ class MetricResults:
             self._returned.append((returned, source, threading.get_ident()))
 
 
-def _updating(metric: Any, update: Callable[..., Any]) -> Callable[..., Any]:
-    def updating(*args: Any, **kwargs: Any) -> Any:
+def _updating(
+    metric: keras.Metric, update: Callable[..., object]
+) -> Callable[..., object]:
+    def updating(*args: object, **kwargs: object) -> object:
         with updating_metric(metric, args, kwargs):
             return update(*args, **kwargs)
 
     return updating
 
 
-def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+def flat_logs(logs: Mapping[str, Nest]) -> Logs:
     """Returns logs flattened as Keras shows them.
 
     >>> flat_logs({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
     {'loss': 1.0, 'mae': 2.0}
     """
-    flat: dict[str, Any] = {}
+    flat: Logs = {}
     for name, value in logs.items():
         flat.update(flat_logs(value) if isinstance(value, Mapping) else {name: value})
     return flat

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.cluster.liveness.peers import naming_lost_peers
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.building import trace_with_state
@@ -18,7 +20,7 @@ from tfdist.synchronous.replica.all_rows import refusal_in
 from tfdist.synchronous.replica.step import ReplicaStep
 
 
-def runs_eagerly(model: Any) -> bool:
+def runs_eagerly(model: keras.Model) -> bool:
     """Returns True if a model's steps run without a graph, as all functions may."""
     return bool(model.run_eagerly) or tf.config.functions_run_eagerly()
 
@@ -35,19 +37,19 @@ class ModelFunctions:
 
     data_type = ShardedIterator
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: keras.Model) -> None:
         check_is_not_compiled(model)
         self.model = model
         self.strategy = model.distribute_strategy
-        self._traced: dict[str, Callable[..., Any]] = {}
+        self._traced: dict[str, Callable[..., Nest]] = {}
 
     def function(
         self,
         key: str,
         structure: BatchStructure,
-        execute: Callable[..., Any],
+        execute: Callable[..., Nest],
         signature: Any = None,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Nest]:
         """Returns a function of tensors, traced, unless the model runs eagerly.
 
         Args:
@@ -62,14 +64,14 @@ class ModelFunctions:
             return self._traced[key]
         execute = tf.autograph.experimental.do_not_convert(execute)
 
-        def trace(*args: Any) -> Any:
+        def trace(*args: object) -> Nest:
             # Another one for each attempt: TensorFlow's remembers that one has failed.
             traced = _tf.function(execute, signature)
             results = traced(*args)
             self._traced[key] = traced
             return results
 
-        def first_call(*args: Any) -> Any:
+        def first_call(*args: object) -> Nest:
             return trace_with_state(self.model, structure.specs, lambda: trace(*args))
 
         return first_call

@@ -3,8 +3,7 @@
 They raise before the first step, with the reason and what to do instead.
 """
 
-from typing import Any
-
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
@@ -39,7 +38,7 @@ class SynchronousTrainingError(RefusalError):
     """The model needs something that replicas with parts of a batch cannot do."""
 
 
-def check_weights(model: Any) -> None:
+def check_weights(model: keras.Model) -> None:
     """Checks, before an optimizer creates slots, that weights have copies on all workers.
 
     Raises:
@@ -48,7 +47,7 @@ def check_weights(model: Any) -> None:
     _check_none(captures.weights_on_chief(model))
 
 
-def check_optimizer(model: Any) -> None:
+def check_optimizer(model: keras.Model) -> None:
     """Checks that a model's optimizer belongs to its strategy.
 
     Raises:
@@ -57,7 +56,7 @@ def check_optimizer(model: Any) -> None:
     refused.check_belongs(model.optimizer, model.distribute_strategy, ScopeError)
 
 
-def check_model(model: Any) -> None:
+def check_model(model: keras.Model) -> None:
     """Checks a model before it is trained.
 
     Raises:
@@ -67,7 +66,7 @@ def check_model(model: Any) -> None:
         refused.check(layer, _LAYERS, SynchronousTrainingError)
 
 
-def check_is_not_compiled(model: Any) -> None:
+def check_is_not_compiled(model: keras.Model) -> None:
     """Checks that XLA is not to compile a model's steps.
 
     Raises:
@@ -101,7 +100,7 @@ def check_normalization(step: ReplicaStep) -> None:
             )
 
 
-def check_assigned(graph: Any, step: ReplicaStep) -> None:
+def check_assigned(graph: tf.Graph, step: ReplicaStep) -> None:
     """Checks that a step gives plain TensorFlow variables one value on all replicas.
 
     Keras's own variables get that of the whole batch. Others keep what each replica has
@@ -135,7 +134,7 @@ def check_assigned(graph: Any, step: ReplicaStep) -> None:
             _check_reduced(each, step, where)
 
 
-def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
+def _check_reduced(value: Nest, step: ReplicaStep, where: str) -> None:
     """Checks that the replicas' values were reduced to the whole batch's.
 
     Raises:
@@ -150,13 +149,13 @@ def _check_reduced(value: Any, step: ReplicaStep, where: str) -> None:
     if kind not in (ADDED_UP if is_sum else WEIGHED) and not step.is_mean:
         what = "a sum" if is_sum else "a mean"
         raise SynchronousTrainingError(
-            f"a tf.Variable with the aggregation {reduce_op.value} is set to what is not "
-            f"{what} over examples{where}: the {reduce_op.value.lower()} of all "
+            f"a tf.Variable with the aggregation {reduce_op.value} must be set to {what} over "
+            f"examples; received another value{where}: the {reduce_op.value.lower()} of all "
             f"replicas' values is not the whole batch's value. {_ADD_WEIGHT}"
         )
 
 
-def check_copies(graph: Any, model: Any) -> None:
+def check_copies(graph: tf.Graph, model: keras.Model) -> None:
     """Checks that a step uses only variables with a copy on every replica.
 
     A variable of the tracing process has one copy, to which the updates of all replicas

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.peers.input import Totals
 from tfdist.peers.shares import int64, row_count, slice_rows
@@ -51,7 +52,7 @@ class ShareFunction:
         self.shapes: list[bool] = []
 
     @_as_written
-    def __call__(self, values: Any, otherwise: Any = None) -> tuple[tf.Tensor, Any]:
+    def __call__(self, values: Nest, otherwise: Nest = None) -> tuple[tf.Tensor, Nest]:
         """Returns True if there was data, and the step's result on each replica.
 
         Args:
@@ -72,7 +73,7 @@ class ShareFunction:
         if tf.executing_eagerly():
             ran = bool(total > 0)
             return ran, run() if ran else otherwise
-        outputs: Any = None
+        outputs: Nest = None
 
         def step() -> list[tf.Tensor]:
             nonlocal outputs
@@ -91,7 +92,7 @@ class ShareFunction:
         flat = [flat] if isinstance(flat, tf.Tensor) else flat
         return ran, tf.nest.pack_sequence_as(outputs, flat, expand_composites=True)
 
-    def _summed(self, count: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _summed(self, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the number of all examples, and the last replica that has some."""
         if self.strategy.num_replicas_in_sync == 1:
             return self.strategy.experimental_local_results(count)[0], int64(0)
@@ -114,10 +115,10 @@ class ShareFunction:
 
     @_as_written
     def _on_replicas(
-        self, count: Any, total: tf.Tensor, present: Any, last: tf.Tensor | None
-    ) -> Any:
+        self, count: tf.Tensor, total: tf.Tensor, present: Nest, last: tf.Tensor | None
+    ) -> Nest:
         @_as_written
-        def on_replica(count: tf.Tensor, present: Any) -> Any:
+        def on_replica(count: tf.Tensor, present: Nest) -> Nest:
             this = _this_step(
                 self.structure, count, total, self.kinds, self.totals.has_rows
             )
@@ -129,16 +130,16 @@ class ShareFunction:
 
 
 def on_batch(
-    strategy: Any,
+    strategy: tf.distribute.Strategy,
     structure: BatchStructure,
-    present: tuple[Any, ...],
-    run: Callable[[ReplicaStep, Any], Any],
+    present: tuple[Nest, ...],
+    run: Callable[[ReplicaStep, Nest], Nest],
     kinds: Reductions = None,
-) -> Any:
+) -> Nest:
     """Runs a step on a batch that every worker has in full."""
 
     @_as_written
-    def on_replica(present: Any) -> Any:
+    def on_replica(present: Nest) -> Nest:
         total = row_count(present[0])
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
@@ -178,13 +179,13 @@ class VaryingShapesError(Exception):
 class _UnexpectedLogsError(Exception):
     """A step returns logs that the traced loop has no place for."""
 
-    def __init__(self, logs: Any) -> None:
+    def __init__(self, logs: Logs) -> None:
         self.logs = logs
 
 
 def repeated(
-    attempt: ShareFunction, values: Any, steps: tf.Tensor | int
-) -> tuple[tf.Tensor, Any]:
+    attempt: ShareFunction, values: Nest, steps: tf.Tensor | int
+) -> tuple[tf.Tensor, Nest]:
     """Runs steps on the next shares until the data ends.
 
     Returns:
@@ -208,12 +209,12 @@ def repeated(
 
 
 def _loop(
-    attempt: ShareFunction, values: Any, steps: tf.Tensor | int, outputs: Any
-) -> tuple[tf.Tensor, Any]:
-    def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Any) -> tf.Tensor:
+    attempt: ShareFunction, values: Nest, steps: tf.Tensor | int, outputs: Nest
+) -> tuple[tf.Tensor, Nest]:
+    def proceed(step: tf.Tensor, goes_on: tf.Tensor, _: Nest) -> tf.Tensor:
         return (step < steps) & goes_on
 
-    def run(step: tf.Tensor, _: Any, before: Any) -> tuple[Any, ...]:
+    def run(step: tf.Tensor, _: Nest, before: Nest) -> tuple[Nest, ...]:
         goes_on, logs = attempt(values, before or None)
         if logs and not before:
             raise _UnexpectedLogsError(logs)
@@ -227,7 +228,7 @@ def _loop(
     return ran, outputs
 
 
-def _one_by_one(attempt: ShareFunction, values: Any, steps: int) -> tuple[Any, Any]:
+def _one_by_one(attempt: ShareFunction, values: Nest, steps: int) -> tuple[Nest, Nest]:
     ran, outputs = 0, None
     for _ in range(steps):
         goes_on, outputs = attempt(values, outputs)

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Logs, Nest
 from tfdist.keras import building
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.keras.logs import check_is_a_log
@@ -43,12 +44,12 @@ _rehearsed: "weakref.WeakKeyDictionary[Any, dict[str, Reductions]]" = (
 class ReplicaSteps(ModelFunctions):
     """Runs the train or the test steps of a model on all replicas together."""
 
-    def __init__(self, model: Any, step: Callable[[Any], Any]) -> None:
+    def __init__(self, model: keras.Model, step: Callable[[Nest], Nest]) -> None:
         super().__init__(model)
         self._step = step
         self._are_single = False
 
-    def on_data(self, data: ShardedIterator) -> Any:
+    def on_data(self, data: ShardedIterator) -> Logs:
         """Runs the next steps and returns their logs, equal on every worker.
 
         Raises:
@@ -67,7 +68,7 @@ class ReplicaSteps(ModelFunctions):
                 raise StopIteration
             return logs
 
-    def _next_steps(self, data: ShardedIterator) -> tuple[Any, Any]:
+    def _next_steps(self, data: ShardedIterator) -> tuple[Nest, Nest]:
         """Runs steps; returns how many had data, and the logs after the last of them."""
         if not self._are_single:
             try:
@@ -91,7 +92,7 @@ class ReplicaSteps(ModelFunctions):
             )
         return self._logs(outputs)
 
-    def rehearse(self, structure: BatchStructure, batch: Any) -> None:
+    def rehearse(self, structure: BatchStructure, batch: Nest) -> None:
         """Traces one replica's step on a symbolic batch, as the only replica.
 
         Raises:
@@ -111,7 +112,7 @@ class ReplicaSteps(ModelFunctions):
 
     def _on_shares(
         self, shares: ShardedIterator, single: bool = False
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Nest]:
         attempt = ShareFunction(
             self.strategy,
             shares.structure,
@@ -121,7 +122,7 @@ class ReplicaSteps(ModelFunctions):
         )
         each = self.model.steps_per_execution
 
-        def execute(values: Any, asked: Any = None) -> tuple[tf.Tensor, Any]:
+        def execute(values: Nest, asked: Nest = None) -> tuple[tf.Tensor, Nest]:
             with MetricResults(self.model) as self._results:
                 if single or (asked is None and each == 1):
                     ran, outputs = attempt(values)
@@ -136,7 +137,7 @@ class ReplicaSteps(ModelFunctions):
         key = f"{self.key_of(shares)} {in_strides} {single}"
         return self.function(key, shares.structure, execute)
 
-    def _run(self, step: ReplicaStep, batch: Any) -> dict[str, tf.Tensor]:
+    def _run(self, step: ReplicaStep, batch: Nest) -> dict[str, tf.Tensor]:
         """Runs one replica's step. Returns its parts of the logs that no metric made."""
         step.model = self.model
         step.is_given(batch)
@@ -163,12 +164,12 @@ class ReplicaSteps(ModelFunctions):
         }
 
     @_as_written
-    def _logs(self, outputs: Any) -> dict[str, tf.Tensor]:
+    def _logs(self, outputs: Nest) -> dict[str, tf.Tensor]:
         """Returns the logs of all replicas: metrics of all examples, and sums of parts."""
         variables = self.model.metrics_variables
         others = sorted(outputs)
 
-        def add_up(outputs: Any) -> list[tf.Tensor]:
+        def add_up(outputs: Nest) -> list[tf.Tensor]:
             states = [_state(each) for each in variables]
             return sum_tensors([*states, *(outputs[name] for name in others)])
 
@@ -188,7 +189,7 @@ class ReplicaSteps(ModelFunctions):
             }
 
 
-def _state(variable: Any) -> tf.Tensor:
+def _state(variable: keras.Variable) -> tf.Tensor:
     """Returns this replica's contribution to the value of a metric's variable."""
     value = tf.convert_to_tensor(variable.value)
     context = tf.distribute.get_replica_context()
@@ -199,7 +200,7 @@ def _state(variable: Any) -> tf.Tensor:
     return of_first_replica(value)
 
 
-def _as_float(value: Any) -> tf.Tensor:
+def _as_float(value: tf.Tensor) -> tf.Tensor:
     """Returns a log as a float tensor, which replicas can add up.
 
     Raises:
@@ -217,11 +218,11 @@ def _steps_of(data: ShardedIterator) -> tuple[tf.Tensor, ...]:
 class ReplicaPredictions(ModelFunctions):
     """Predicts on all replicas. Every worker gets the outputs of all of them."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
         self._step = building.step_of(model, building.PREDICT)
 
-    def on_data(self, data: ShardedIterator) -> Any:
+    def on_data(self, data: ShardedIterator) -> Logs:
         """Returns the outputs of the next batch.
 
         Raises:
@@ -235,7 +236,7 @@ class ReplicaPredictions(ModelFunctions):
                 raise StopIteration
             return outputs
 
-    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Any]:
+    def _on_shares(self, shares: ShardedIterator) -> Callable[..., Nest]:
         attempt = ShareFunction(
             self.strategy,
             shares.structure,
@@ -251,17 +252,17 @@ class ReplicaPredictions(ModelFunctions):
     def _on_present(self, structure: BatchStructure, present: tuple[Any, ...]) -> Any:
         return self._local(on_batch(self.strategy, structure, present, self._run))
 
-    def rehearse(self, structure: BatchStructure, batch: Any) -> None:
+    def rehearse(self, structure: BatchStructure, batch: Nest) -> None:
         """Traces one replica's step on a symbolic batch, as the only replica."""
         with tracing(self.only_replica(structure, batch)):
             self._step(batch)
 
-    def _run(self, step: ReplicaStep, batch: Any) -> Any:
+    def _run(self, step: ReplicaStep, batch: Nest) -> Nest:
         outputs = self._step(batch)
         rows = AllRows(step, keras.tree.flatten(outputs)).concatenated()
         return keras.tree.pack_sequence_as(outputs, rows)
 
-    def _local(self, values: Any) -> Any:
+    def _local(self, values: Nest) -> Nest:
         return tf.nest.map_structure(
             lambda each: self.strategy.experimental_local_results(each)[0], values
         )

@@ -18,10 +18,11 @@ from tfdist.synchronous.reader.reduction import (
     of_sum,
     summands,
 )
+from tfdist.synchronous.reader.rows import KindOf
 
 
 def combined(
-    tensor: Any, pairs: list[tuple[Any, Reduction]], kind_of: Callable[[Any], Reduction]
+    tensor: tf.Tensor, pairs: list[tuple[tf.Tensor, Reduction]], kind_of: KindOf
 ) -> Reduction:
     """Returns the kind of an operation's result on numbers without rows.
 
@@ -41,9 +42,9 @@ def combined(
     if op.type in UNARY:
         return kinds[0] if set(kinds[1:]) <= CONSTANTS else Reduction.OTHER
     if added := summands(op.type, len(pairs)):
-        others = {kind for i, kind in enumerate(kinds) if i not in added}
+        rest = {kind for i, kind in enumerate(kinds) if i not in added}
         terms = [pairs[i] for i in added]
-        return _sum(terms) if others <= CONSTANTS else Reduction.OTHER
+        return _sum(terms) if rest <= CONSTANTS else Reduction.OTHER
     if op.type in PRODUCTS:
         return of_product(kinds)
     if op.type == "Prod" and pairs[0][0].op.type == "Pack":
@@ -64,7 +65,7 @@ def _is_rounded(cast: tf.Operation) -> bool:
     return cast.inputs[0].dtype.is_floating and not cast.outputs[0].dtype.is_floating
 
 
-def _sum(pairs: Iterable[tuple[Any, Reduction]]) -> Reduction:
+def _sum(pairs: Iterable[tuple[tf.Tensor, Reduction]]) -> Reduction:
     # Python's `sum` starts with 0, which changes no kind.
     return of_sum(
         kind
@@ -73,7 +74,7 @@ def _sum(pairs: Iterable[tuple[Any, Reduction]]) -> Reduction:
     )
 
 
-def _is_constant(tensor: Any, holds: Callable[[Any], Any]) -> bool:
+def _is_constant(tensor: tf.Tensor, holds: Callable[[Any], Any]) -> bool:
     """Returns True if all elements are constants of which something holds."""
     value = tf.get_static_value(tensor)
     return value is not None and bool(holds(value).all())

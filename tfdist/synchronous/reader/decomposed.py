@@ -1,7 +1,6 @@
 """A sum of means, sums and constants of the examples, computed again from parts of each."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import tensorflow as tf
 
@@ -14,8 +13,8 @@ from tfdist.synchronous.reader.reduction_reader import ReductionReader
 def computed_from_parts(
     reader: ReductionReader,
     value: tf.Tensor,
-    part_of: Callable[[tf.Tensor, Reduction], Any],
-    whole_of: Callable[[tf.Tensor], Any],
+    part_of: Callable[[tf.Tensor, Reduction], tf.Tensor],
+    whole_of: Callable[[tf.Tensor], tf.Tensor],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns a number of kind LINEAR, computed from a replica's part of each term.
 
@@ -31,8 +30,8 @@ def computed_from_parts(
     Raises:
         IndivisibleLossError: If a function of the step adds the terms up.
     """
-    parts: dict[Any, tf.Tensor] = {}
-    leaves: dict[Any, tf.Tensor] = {}
+    parts: dict[Hashable, tf.Tensor] = {}
+    leaves: dict[Hashable, tf.Tensor] = {}
     pending = [value]
     while pending:
         each = pending.pop()
@@ -47,8 +46,7 @@ def computed_from_parts(
         added = summands(each.op.type, len(inputs)) or [
             i for i, of in enumerate(kinds) if of not in CONSTANTS | {Reduction.COUNT}
         ]
-        missing = [inputs[i] for i in added if inputs[i].ref() not in parts]
-        if missing:
+        if missing := [inputs[i] for i in added if inputs[i].ref() not in parts]:
             pending += [each, *missing]
             continue
         given = []

@@ -79,9 +79,8 @@ def indivisible(
 
 def remedies() -> str:
     """Returns the remedies for a custom step that is refused, the exact ones first."""
-    name = type(tf.distribute.get_strategy()).__name__
-    if name != "RingStrategy":
-        name = "MultiWorkerMirroredStrategy"
+    is_ring = type(tf.distribute.get_strategy()).__name__ == "RingStrategy"
+    name = "RingStrategy" if is_ring else "MultiWorkerMirroredStrategy"
     return (
         "Compute it from the rows of all replicas: x = tfdist.whole_batch(x). Or, if what "
         "the step computes from its rows is a mean over them, say so: "
@@ -93,8 +92,7 @@ def _advice_on_fixed_rows(op: tf.Operation) -> str:
     """Returns the remedy where an operation, or a function, fixes the rows; else ""."""
     graph = _tf.function_graph(op) if "PartitionedCall" in op.type else None
     for each in graph.get_operations() if graph else [op]:
-        size = _fixed_by(each)
-        if size:
+        if size := _fixed_by(each):
             return (
                 f"The number of rows must not be fixed, and {each.type} makes {size} rows "
                 f"of the examples. If {size} {OF_THE_WHOLE}"

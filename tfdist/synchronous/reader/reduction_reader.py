@@ -9,8 +9,7 @@ unknown is refused.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +20,7 @@ from tfdist._support.authors import (
     is_of_ragged,
     repeats_ragged_rows,
 )
+from tfdist._support.types import Nest
 from tfdist.keras.graph import (
     constant,
     handle_of,
@@ -38,6 +38,7 @@ from tfdist.synchronous.reader.reduction import CONSTANTS, SUMS_OVER_ROWS, Reduc
 from tfdist.synchronous.reader.row_rules import contracts_rows, follow
 from tfdist.synchronous.reader.rows import (
     Application,
+    KindOf,
     NotOwnError,
     Operand,
     Rows,
@@ -76,8 +77,8 @@ class ReductionReader:
 
     def __init__(
         self,
-        given: Callable[[Any], Reduction | None] = lambda tensor: None,
-        kind_of_variable: Callable[[Any], Reduction] = lambda handle: Reduction.SAME,
+        given: Callable[[tf.Tensor], Reduction | None] = lambda tensor: None,
+        kind_of_variable: KindOf = lambda handle: Reduction.SAME,
         has_varying_rows: bool = False,
         is_strict: bool = True,
     ) -> None:
@@ -85,14 +86,14 @@ class ReductionReader:
         self.given = given
         self._kind_of_variable = kind_of_variable
         self._has_varying_rows = has_varying_rows
-        self.kinds: dict[Any, Reduction] = {}
-        self.rows: dict[Any, Rows] = {}
+        self.kinds: dict[Hashable, Reduction] = {}
+        self.rows: dict[Hashable, Rows] = {}
         # The row splits of ragged values of the batch, and the numbers of those.
-        self.splits: set[Any] = set()
-        self._sizes_of_splits: set[Any] = set()
+        self.splits: set[Hashable] = set()
+        self._sizes_of_splits: set[Hashable] = set()
         self._outputs: dict[tuple[tf.Operation, str], list[Known] | None] = {}
 
-    def kind_of(self, tensor: Any) -> Reduction:
+    def kind_of(self, tensor: tf.Tensor) -> Reduction:
         """Returns the kind of a tensor, symbolic or eager."""
         # Iterative: a graph may be deeper than Python's stack.
         pending = [tensor]
@@ -109,7 +110,7 @@ class ReductionReader:
             self.kinds[each.ref()] = kind or self._of(each, inputs, kinds)
         return self.kinds[tensor.ref()]
 
-    def begin_with(self, batch: Any) -> None:
+    def begin_with(self, batch: Nest) -> None:
         """Marks the tensors of a batch as rows, whatever they were computed from."""
         for each in tf.nest.flatten(batch, expand_composites=True):
             if tf.is_tensor(each) and is_symbolic(each):
@@ -118,22 +119,24 @@ class ReductionReader:
             if isinstance(each, tf.RaggedTensor):
                 self.splits |= {part.ref() for part in each.nested_row_splits}
 
-    def known(self, tensor: Any) -> Known:
+    def known(self, tensor: tf.Tensor) -> Known:
         """Returns the kind of a tensor, and its rows."""
         return self.kind_of(tensor), self.rows.get(tensor.ref())
 
-    def note(self, tensor: Any, kind: Reduction, rows: Rows | None = None) -> Reduction:
+    def note(
+        self, tensor: tf.Tensor, kind: Reduction, rows: Rows | None = None
+    ) -> Reduction:
         """Takes the known kind of a tensor for granted, and returns it."""
         self.kinds[tensor.ref()] = kind
         if rows:
             self.rows[tensor.ref()] = rows
         return kind
 
-    def error_of(self, tensor: Any) -> IndivisibleLossError:
+    def error_of(self, tensor: tf.Tensor) -> IndivisibleLossError:
         """Returns the error for a tensor that cannot be combined from the replicas' own."""
         return indivisible(self.origin(tensor).op, self.kind_of(tensor))
 
-    def origin(self, tensor: Any) -> Any:
+    def origin(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the first tensor of the same kind on the path to this one."""
         kind = self.kind_of(tensor)
         while True:
@@ -142,7 +145,7 @@ class ReductionReader:
                 return tensor
             tensor = alike[0]
 
-    def _at_once(self, tensor: Any) -> Reduction | None:
+    def _at_once(self, tensor: tf.Tensor) -> Reduction | None:
         """Returns the kind if it does not depend on the kinds of the inputs."""
         if not is_symbolic(tensor):
             return Reduction.SAME
@@ -156,7 +159,7 @@ class ReductionReader:
         return Reduction.SAME if is_same or _COLLECTIVE.match(op.type) else None
 
     def _of(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+        self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor], kinds: Sequence[Reduction]
     ) -> Reduction:
         op = tensor.op
         if "GetNext" in op.type or (not inputs and has_rows(tensor)):
@@ -186,7 +189,7 @@ class ReductionReader:
         return self._of_number(tensor, inputs, kinds)
 
     def _of_number(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+        self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor], kinds: Sequence[Reduction]
     ) -> Reduction:
         """Returns the kind of a number that is computed from others than constants."""
         op = tensor.op
@@ -206,7 +209,7 @@ class ReductionReader:
         return combined(tensor, list(zip(inputs, kinds, strict=True)), self.kind_of)
 
     def _over_rows(
-        self, tensor: Any, inputs: Sequence[Any], kinds: set[Reduction]
+        self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor], kinds: set[Reduction]
     ) -> Reduction:
         """Returns the kind of a number that is computed from rows."""
         op = tensor.op
@@ -220,11 +223,10 @@ class ReductionReader:
             return Reduction.OTHER
         if is_strict and not contracts_rows(self._application(tensor, inputs)):
             return Reduction.MIXED
-        if is_mean:
-            return Reduction.OTHER if self._has_varying_rows else Reduction.MEAN
-        return Reduction.SUM
+        mean = Reduction.OTHER if self._has_varying_rows else Reduction.MEAN
+        return mean if is_mean else Reduction.SUM
 
-    def _of_rows(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
+    def _of_rows(self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor]) -> Reduction:
         """Returns the kind of a tensor with an unknown dimension, and finds its rows."""
         op, at = tensor.op, self._application(tensor, inputs)
         try:
@@ -239,13 +241,15 @@ class ReductionReader:
             rows = kept_apart(at)
         return self.note(tensor, Reduction.ROWS, rows)
 
-    def _application(self, tensor: Any, inputs: Sequence[Any]) -> Application:
+    def _application(
+        self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor]
+    ) -> Application:
         operands = [Operand(each, *self.known(each)) for each in inputs]
         return Application(
             tensor, operands, lambda each: self.rows.get(each.ref()), self.kind_of
         )
 
-    def _of_call(self, tensor: Any, inputs: Sequence[Any]) -> Reduction:
+    def _of_call(self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor]) -> Reduction:
         """Returns the kind of a nested tf.function's result, from its own graph."""
         outputs = self._read(tensor.op, "f", inputs)
         if outputs is None:
@@ -253,7 +257,7 @@ class ReductionReader:
         return self.note(tensor, *outputs[tensor.value_index])
 
     def _of_control_flow(
-        self, tensor: Any, inputs: Sequence[Any], kinds: Sequence[Reduction]
+        self, tensor: tf.Tensor, inputs: Sequence[tf.Tensor], kinds: Sequence[Reduction]
     ) -> Reduction:
         """Returns the kind of a result of a condition or a loop.
 
@@ -281,7 +285,7 @@ class ReductionReader:
         return self._of_rows(tensor, inputs) if is_divided else Reduction.UNKNOWN
 
     def _read(
-        self, op: tf.Operation, name: str, given: Sequence[Any]
+        self, op: tf.Operation, name: str, given: Sequence[tf.Tensor]
     ) -> list[Known] | None:
         """Returns the known kinds of a function's outputs; None without its graph.
 
@@ -295,12 +299,9 @@ class ReductionReader:
             self._outputs[op, name] = self._outputs_of(graph, given) if graph else None
         return self._outputs[op, name]
 
-    def _outputs_of(self, graph: Any, given: Sequence[Any]) -> list[Known]:
+    def _outputs_of(self, graph: tf.Graph, given: Sequence[tf.Tensor]) -> list[Known]:
         inside = ReductionReader(
-            self.given,
-            self._kind_of_variable,
-            self._has_varying_rows,
-            self._is_strict,
+            self.given, self._kind_of_variable, self._has_varying_rows, self._is_strict
         )
         for inner, outer in zip(graph.inputs, given, strict=True):
             inside.note(inner, *self.known(outer))
@@ -308,7 +309,7 @@ class ReductionReader:
                 inside.splits.add(inner.ref())
         return [inside.known(each) for each in graph.outputs]
 
-    def _count(self, size: Any, of: Any) -> Reduction:
+    def _count(self, size: tf.Tensor, of: tf.Tensor) -> Reduction:
         """Returns the kind of the number of elements of a tensor along its first axis."""
         if source_of(of).ref() in self.splits:
             # One more than there are rows, on each replica: these do not add up.

@@ -93,19 +93,17 @@ def _of_two_for_each(at: Application) -> Rows:
     return rows
 
 
-@_RULES.of("LookupTableFindV2 ResourceGather", 1)
-# The first input of a transposed convolution is a shape.
-@_RULES.of(
-    "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput", 2, 0
-)
-@_RULES.of("""
+_RULES.of("LookupTableFindV2 ResourceGather", 1)(Application.rows_at)
+_RULES.of("""
     BiasAdd Conv Conv2D Conv3D DepthwiseConv2dNative Dilation2D MaxPool MaxPoolV2 MaxPool3D AvgPool
     AvgPool3D MaxPoolWithArgmax LRN DepthToSpace SpaceToDepth ResizeBilinear ResizeBicubic
     ResizeNearestNeighbor ResizeArea ScaleAndTranslate ExtractImagePatches
     ExtractVolumePatches Multinomial StatelessMultinomial
-""")
-def _of_one_input(at: Application, place: int = 0, but: int | None = None) -> Rows:
-    return at.rows_at(place, but=but)
+""")(Application.rows_at)
+# The first input of a transposed convolution is a shape.
+_RULES.of(
+    "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput", 2, 0
+)(Application.rows_at)
 
 
 @_RULES.of("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseMatMul Einsum")

@@ -15,6 +15,9 @@ import tensorflow as tf
 from tfdist.keras.graph import constant
 from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
 
+Order = tuple[str | int, ...] | None
+"""The order of rows: see `Rows`."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -27,7 +30,14 @@ class Rows:
             order is theirs.
     """
 
-    order: tuple[str | int, ...] | None = ()
+    order: Order = ()
+
+
+KindOf = Callable[[tf.Tensor], Reduction]
+"""Returns the kind of a tensor."""
+
+RowsOf = Callable[[tf.Tensor], Rows | None]
+"""Returns the rows of a tensor, or None if it has none."""
 
 
 class NotOwnError(Exception):
@@ -52,7 +62,7 @@ def require(holds: bool, kind: Reduction = Reduction.MIXED) -> None:
 class Operand:
     """An input of an operation."""
 
-    tensor: Any
+    tensor: tf.Tensor
     kind: Reduction
     rows: Rows | None
 
@@ -89,10 +99,10 @@ class Application:
         kind_of: Returns the kind of any tensor.
     """
 
-    output: Any
+    output: tf.Tensor
     operands: list[Operand]
-    rows_of: Callable[[Any], Rows | None]
-    kind_of: Callable[[Any], Reduction]
+    rows_of: RowsOf
+    kind_of: KindOf
 
     @property
     def op(self) -> tf.Operation:
@@ -112,7 +122,7 @@ class Application:
         op = vector.tensor.op
         return op.type == "Pack" and self.kind_of(op.inputs[place]) in CONSTANTS
 
-    def rows_at(self, place: int, *, but: int | None = None) -> Rows:
+    def rows_at(self, place: int = 0, but: int | None = None) -> Rows:
         """Returns the rows of an input, while all others but one are constants."""
         constants_only(
             [o for i, o in enumerate(self.operands) if i not in (place, but)]
@@ -133,7 +143,7 @@ None if they are all alike, along another axis than the first.
 class Rules(dict[str, Rule]):
     """The rule for each type of operation."""
 
-    def of(self, types: str, *places: Any) -> Callable[[Rule], Rule]:
+    def of(self, types: str, *places: int | str | Reduction) -> Callable[[Rule], Rule]:
         """Returns a decorator of the rule for some types, separated by spaces.
 
         Args:
@@ -149,7 +159,7 @@ class Rules(dict[str, Rule]):
         return register
 
 
-def has_rows(tensor: Any) -> bool:
+def has_rows(tensor: tf.Tensor) -> bool:
     """Returns True if a tensor has an unknown dimension, the one of the examples.
 
     The elements of a list may have one, too.

@@ -3,12 +3,15 @@
 from math import prod
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.keras.graph import inputs_of
 from tfdist.synchronous.reader.reduction import CONSTANTS, Reduction
 from tfdist.synchronous.reader.rows import (
     Application,
     NotOwnError,
     Operand,
+    Order,
     Rows,
     Rules,
     check_spared,
@@ -93,7 +96,7 @@ def _reshape(at: Application) -> Rows:
     return Rows(_regrouped(rows.order, own, new[1:]))
 
 
-def _is_of_shapes(tensor: Any, at: Application) -> bool:
+def _is_of_shapes(tensor: tf.Tensor, at: Application) -> bool:
     """Returns True if a shape is computed from constants and shapes, not values."""
     kind = at.kind_of(tensor)
     if kind in (Reduction.LINEAR, Reduction.OTHER):
@@ -102,7 +105,7 @@ def _is_of_shapes(tensor: Any, at: Application) -> bool:
     return kind in CONSTANTS | {Reduction.COUNT, Reduction.SHAPE}
 
 
-def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Any:
+def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Order:
     """Returns the order of rows that were reshaped along other axes than theirs.
 
     An unknown size besides that of the rows is taken for the same on both sides.
@@ -121,7 +124,7 @@ def _regrouped(order: Any, own: list[int | None], new: list[int | None]) -> Any:
     raise NotOwnError
 
 
-def _is_single(order: Any) -> bool:
+def _is_single(order: Order) -> bool:
     """Returns True if all rows of an example are one after the other."""
     return order == () or (order is not None and order[0] == "each" and order[2:] == ())
 
@@ -142,7 +145,7 @@ def _in_blocks(rows: Rows, count: int) -> Rows:
     return rows if count == 1 else Rows((*(rows.order or ()), "blocks", count))
 
 
-def _axis_of_copies(tensor: Any, at: Application) -> int:
+def _axis_of_copies(tensor: tf.Tensor, at: Application) -> int:
     """Returns the axis along which a constant is copied once per example, or 0.
 
     All axes before it have one element, as where `tf.repeat` copies the only row: nothing
@@ -208,7 +211,8 @@ def _counted(at: Application, shape: Operand) -> Rows:
 def _strided_slice(at: Application) -> Rows:
     of, begin, end, strides = at.operands
     count = begin.shape[0]
-    require(of.rows is not None and count is not None, Reduction.TAKEN)
+    if of.rows is None or count is None:
+        raise NotOwnError(Reduction.TAKEN)
     from_start, to_end, ellipsis, new, one = (
         [bool(at.op.get_attr(f"{name}_mask") >> i & 1) for i in range(count)]
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")

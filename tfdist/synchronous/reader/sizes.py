@@ -1,15 +1,14 @@
 """The elements of a shape that a step computes, as far as its graph shows them."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.keras.graph import constant, inputs_of
 from tfdist.synchronous.reader.reduction import Reduction
-from tfdist.synchronous.reader.rows import Rows
+from tfdist.synchronous.reader.rows import RowsOf
 
 MEASURES = frozenset(["Shape", "ShapeN", "Size"])
 """Operations that return the shape of a tensor, or its product."""
@@ -19,15 +18,12 @@ EXAMPLES = "the number of examples of the replica"
 Size = int | str | None
 """A number, EXAMPLES, or None if it is not known."""
 
-RowsOf = Callable[[Any], Rows | None]
-"""Returns the rows of a tensor, or None if it has none."""
-
 
 def of_shape(
-    tensor: Any,
-    inputs: Sequence[Any],
-    with_rows: Container[Any],
-    count: Callable[[Any, Any], Reduction],
+    tensor: tf.Tensor,
+    inputs: Sequence[tf.Tensor],
+    with_rows: Container[Hashable],
+    count: Callable[[tf.Tensor, tf.Tensor], Reduction],
 ) -> Reduction:
     """Returns the kind of what is computed from a shape whose first element is a number of rows.
 
@@ -62,7 +58,7 @@ def of_shape(
     return count(tensor, measured) if tensor.shape.rank == 0 else Reduction.SHAPE
 
 
-def sizes(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
+def sizes(tensor: tf.Tensor, rows_of: RowsOf) -> list[Size] | None:
     """Returns the elements of a shape, or one number; None if their number is not known."""
     value = constant(tensor)
     if value is not None:
@@ -90,7 +86,7 @@ def sizes(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
     return None if count is None else [None] * count
 
 
-def _measured(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
+def _measured(tensor: tf.Tensor, rows_of: RowsOf) -> list[Size] | None:
     if tensor.shape.rank is None:
         return None
     result: list[Size] = list(tensor.shape)
@@ -100,7 +96,7 @@ def _measured(tensor: Any, rows_of: RowsOf) -> list[Size] | None:
     return result
 
 
-def _selected(op: Any, rows_of: RowsOf) -> list[Size] | None:
+def _selected(op: tf.Operation, rows_of: RowsOf) -> list[Size] | None:
     # One of another rank has other places than its elements.
     of = sizes(op.inputs[0], rows_of) if op.inputs[0].shape.rank == 1 else None
     places = [constant(each) for each in list(op.inputs)[1:]]

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
@@ -20,7 +21,7 @@ _BYTES = [b"", *(bytes([byte]) for byte in range(256))]
 
 
 @tf.autograph.experimental.do_not_convert
-def whole_batch(tensor: Any) -> tf.Tensor:
+def whole_batch(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the rows of the whole batch, for functions that do not separate.
 
     For a `train_step` or `test_step` of one's own, and for layers. Under synchronous
@@ -64,7 +65,7 @@ def whole_batch(tensor: Any) -> tf.Tensor:
 
 
 def gathered(
-    step: ReplicaStep, values: Sequence[Any], one_per_example: bool = False
+    step: ReplicaStep, values: Sequence[Nest], one_per_example: bool = False
 ) -> list[tf.Tensor]:
     """Returns the rows of all replicas of each tensor, in the order of the batch.
 
@@ -106,7 +107,7 @@ def gathered(
     return found
 
 
-def _checked(value: Any) -> tf.Tensor:
+def _checked(value: Nest) -> tf.Tensor:
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         raise IndivisibleLossError(
             f"{_REFUSED}it holds a {type(value).__name__}. Convert it to a tensor first: "
@@ -200,7 +201,7 @@ class AllRows:
         def gather(
             token: tf.Tensor, *values: tf.Tensor
         ) -> tuple[list[tf.Tensor], Callable[..., Any]]:
-            def scatter(token: tf.Tensor, *upstream: Any) -> list[tf.Tensor]:
+            def scatter(token: tf.Tensor, *upstream: tf.Tensor) -> list[tf.Tensor]:
                 parts = [tf.convert_to_tensor(each) for each in upstream]
                 if self._step.differentiates_same:
                     # Every replica has the same, weighted by its share.

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist._support.types import Gradient, Nest
 from tfdist.synchronous.replica.step import ReplicaStep
 
 # TensorFlow's collectives cannot add these dtypes up: they travel as a wider one.
@@ -19,7 +20,10 @@ CARRIED_AS = {
 }
 
 
-def reduce_gradients(gradients: Sequence[Any], options: Any) -> list[Any]:
+def reduce_gradients(
+    gradients: Sequence[Gradient | None],
+    options: tf.distribute.experimental.CommunicationOptions | None,
+) -> list[Any]:
     """Adds up each gradient over all replicas.
 
     The place to decide in what order, and in what buckets, gradients travel.
@@ -82,7 +86,10 @@ def sums_after(token: tf.Tensor, *tensors: tf.Tensor) -> tuple[list[tf.Tensor], 
     return [tf.identity(token), *sum_tensors(tensors)], sums_after
 
 
-def _sum_by_dtype(values: Sequence[Any], options: Any) -> list[Any]:
+def _sum_by_dtype(
+    values: Sequence[Nest],
+    options: tf.distribute.experimental.CommunicationOptions | None,
+) -> list[Any]:
     # TensorFlow concatenates tensors into packs, which fails for mixed dtypes. The order
     # of the dtypes is that of `values`, the same on all replicas: collectives match by
     # their order.

@@ -54,7 +54,7 @@ def of_all_examples(
 
 
 def update_on_whole_batch(
-    step: ReplicaStep, metric: Any, update: Callable[[], None]
+    step: ReplicaStep, metric: keras.Metric, update: Callable[[], None]
 ) -> None:
     """Updates a metric from the whole batch. The last replica keeps its state.
 
@@ -77,5 +77,5 @@ def update_on_whole_batch(
             variable.assign(value)
 
 
-def _summed(metric: Any) -> list[Any]:
+def _summed(metric: keras.Metric) -> list[keras.Variable]:
     return [each for each in metric.variables if each.aggregation == "sum"]

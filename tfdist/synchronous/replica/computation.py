@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.computation import Computation, computing
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import (
@@ -40,7 +42,7 @@ class WholeBatchComputation(Computation):
     def __init__(self, step: ReplicaStep) -> None:
         self.step = step
 
-    def gradient(self, tape_gradient: Callable[..., Any], *given: Any) -> Any:
+    def gradient(self, tape_gradient: Callable[..., Any], *given: Nest) -> Any:
         """Returns the gradient of the whole batch's loss."""
         # A layer that recomputes its outputs calls a tape within the outer tape's call;
         # the outer one corrects for the batch, and once is enough.
@@ -49,7 +51,11 @@ class WholeBatchComputation(Computation):
         return gradients.of_whole_batch(self.step, tape_gradient, *given)
 
     def apply(
-        self, keras_apply: Callable[..., Any], optimizer: Any, grads: Any, given: Any
+        self,
+        keras_apply: Callable[..., Any],
+        optimizer: keras.Optimizer,
+        grads: Any,
+        given: Any,
     ) -> Any:
         """Applies gradients that the tape has added up already."""
         if self.step.is_updating:
@@ -62,7 +68,7 @@ class WholeBatchComputation(Computation):
         with self.step.updating():
             return keras_apply(optimizer, grads, given)
 
-    def _checked(self, gradient: Any, name: str) -> Any:
+    def _checked(self, gradient: Gradient, name: str) -> Gradient:
         """Returns a gradient after checking that it is equal on every replica.
 
         Otherwise the copies of the variables would drift apart without an error.
@@ -96,7 +102,7 @@ class WholeBatchComputation(Computation):
 class ReplicaComputation(WholeBatchComputation):
     """One replica's step, on its part of the batch."""
 
-    def assign(self, variable: Any, value: Any) -> Any:
+    def assign(self, variable: keras.Variable, value: tf.Tensor) -> Nest:
         """Returns the value to assign to a variable on this replica."""
         step = self.step
         step.sees(variable)
@@ -111,7 +117,7 @@ class ReplicaComputation(WholeBatchComputation):
             return value
         return settled
 
-    def _state_to_sum(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
+    def _state_to_sum(self, variable: keras.Variable, value: tf.Tensor) -> tf.Tensor:
         """Returns this replica's metric state: all states add up to the batch's.
 
         Raises:
@@ -163,7 +169,9 @@ class ReplicaComputation(WholeBatchComputation):
         # The whole batch has more, or as many if no other replica has any.
         return int(tensor.shape[0]) == max(int(self.step.count), 1)
 
-    def _state_without_rows(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
+    def _state_without_rows(
+        self, variable: keras.Variable, value: tf.Tensor
+    ) -> tf.Tensor:
         """Returns a sum that is assigned to a metric's state, with no rows in it."""
         state = tf.convert_to_tensor(variable.value)
         if self.step.known_kinds is not None or not value.dtype.is_floating:
@@ -177,8 +185,8 @@ class ReplicaComputation(WholeBatchComputation):
         return tf.add_n(terms) if terms else tf.zeros_like(state)
 
     def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
+        self, keras_add: Callable[..., Any], variable: keras.Variable, value: tf.Tensor
+    ) -> Nest:
         """Adds this replica's part to the state of a metric."""
         step = self.step
         step.sees(variable)
@@ -189,7 +197,7 @@ class ReplicaComputation(WholeBatchComputation):
         with step.updating():
             return keras_add(variable, value)
 
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+    def next_seed(self, keras_next: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Returns a seed for this replica, and advances the state equally on all.
 
         The state is a variable with a copy per replica, and copies must stay equal. Only
@@ -201,7 +209,9 @@ class ReplicaComputation(WholeBatchComputation):
         self.step.is_drawn(seed)
         return seed
 
-    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
+    def mask_weights(
+        self, weigh: Callable[[str], Any], mask: tf.Tensor | None, by: str
+    ) -> Any:
         """Returns weights that make a mean one over the unmasked steps of all replicas.
 
         Keras divides by its own replica's number of unmasked elements. Replicas have
@@ -215,7 +225,9 @@ class ReplicaComputation(WholeBatchComputation):
         size, valid = exchanged(self.step, self.step.counted(sums))
         return weights * tf.math.divide_no_nan(size, valid)
 
-    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def loss(
+        self, loss: keras.Loss, y_true: Nest, y_pred: Nest, sample_weight: Nest
+    ) -> Nest:
         """Returns a compiled loss: of the whole batch unless it separates."""
         if not self._needs_all(loss, y_pred):
             return loss(y_true, y_pred, sample_weight)
@@ -224,7 +236,7 @@ class ReplicaComputation(WholeBatchComputation):
             return loss(*whole)
 
     def update_metric(
-        self, metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
+        self, metric: keras.Metric, y_true: Nest, y_pred: Nest, sample_weight: Nest
     ) -> None:
         """Updates a compiled metric: from the whole batch unless it separates."""
         if not self._needs_all(metric, y_pred):
@@ -239,7 +251,9 @@ class ReplicaComputation(WholeBatchComputation):
                 self.step, metric, lambda: metric.update_state(*whole)
             )
 
-    def _needs_all(self, loss_or_metric: Any, y_pred: Any) -> bool:
+    def _needs_all(
+        self, loss_or_metric: keras.Loss | keras.Metric, y_pred: Nest
+    ) -> bool:
         # Of ragged and sparse values, replicas with as many examples have other numbers.
         is_in_parts = is_separable(loss_or_metric, y_pred) and not (
             self.step.has_varying_rows

@@ -4,9 +4,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.keras.computation import current_computation
 from tfdist.keras.seeds import with_this_generator
 from tfdist.synchronous.reader.reduction import ADDED_UP, CONSTANTS
@@ -21,7 +23,9 @@ def _step() -> ReplicaStep | None:
     return computation.step if is_ours else None
 
 
-def all_reduced(reduce_op: Any, value: Any, reduce: Callable[[Any, Any], Any]) -> Any:
+def all_reduced(
+    reduce_op: tf.distribute.ReduceOp, value: Any, reduce: Callable[[Any, Any], Any]
+) -> Any:
     """Returns the result of a reduction that is not tfdist's own.
 
     In a step, a replica without examples computes on a row that does not count, and a mean
@@ -48,7 +52,9 @@ def all_reduced(reduce_op: Any, value: Any, reduce: Callable[[Any, Any], Any]) -
     return total
 
 
-def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any, Any]:
+def _part_to_reduce(
+    step: ReplicaStep, reduce_op: tf.distribute.ReduceOp, value: Any
+) -> tuple[Any, Any]:
     """Returns the operation and the value to reduce in place of those given."""
     tensors = tf.nest.flatten(value)
     if not all(tf.is_tensor(each) for each in tensors):
@@ -61,7 +67,9 @@ def _part_to_reduce(step: ReplicaStep, reduce_op: Any, value: Any) -> tuple[Any,
     return tf.distribute.ReduceOp.SUM, scaled
 
 
-def part_to_write(variable: Any, value: Any, is_increment: bool) -> Any:
+def part_to_write(
+    variable: keras.Variable, value: tf.Tensor, is_increment: bool
+) -> Any:
     """Returns the value that a copy gets of a variable which a read combines.
 
     All copies together then hold the sum over the examples. A value that is the same on
@@ -96,13 +104,13 @@ def check_not_within(what: str, instead: str) -> None:
         step.check_not_within(what, instead)
 
 
-def note_equal(values: Any) -> None:
+def note_equal(values: Nest) -> None:
     """Notes what all replicas have alike, if this thread is in a step."""
     if (step := _step()) is not None:
         step.is_same(values)
 
 
-def note_shapes(values: Sequence[Any]) -> None:
+def note_shapes(values: Sequence[Nest]) -> None:
     """Notes what a step of this thread exchanges, if it is in a step."""
     if (step := _step()) is not None:
         step.note_shapes(values)

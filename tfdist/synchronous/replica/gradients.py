@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.authors import Author, is_apart, is_of_tfdist, made_in
+from tfdist._support.types import Gradient, Nest
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
@@ -26,10 +27,10 @@ from tfdist.synchronous.replica.whole_batch import weighed_targets
 def of_whole_batch(
     step: ReplicaStep,
     tape_gradient: Callable[..., Any],
-    target: Any,
-    sources: Any,
-    output_gradients: Any,
-    unconnected: Any,
+    target: Nest,
+    sources: Nest,
+    output_gradients: Nest,
+    unconnected: tf.UnconnectedGradients,
 ) -> Any:
     """Returns the gradient of the whole batch's loss.
 
@@ -54,7 +55,7 @@ def of_whole_batch(
 
 
 def check_own_gradients(
-    reader: ReductionReader, graph: tf.Graph, gradients: Any
+    reader: ReductionReader, graph: tf.Graph, gradients: Nest
 ) -> None:
     """Checks that gradient functions of the program keep examples apart.
 
@@ -66,9 +67,10 @@ def check_own_gradients(
         inputs = [each for each in op.inputs if each.op.type != "Const"]
         if op.graph is not graph or {*map(reader.kind_of, inputs)} != {Reduction.ROWS}:
             raise IndivisibleLossError(
-                f"a tf.custom_gradient{made_in(op, Author.PROGRAM, Author.PACKAGE)} is "
-                "around a weight or a number, or in a tf.function of the step, and each "
-                "replica has the gradient of its own part of the batch. Let tape."
+                "a tf.custom_gradient must keep examples apart, because each replica has the "
+                "gradient of its part of the batch; received one around a weight or a number, "
+                "or in a tf.function of the step"
+                f"{made_in(op, Author.PROGRAM, Author.PACKAGE)}. Let tape."
                 "gradient(...) return the gradient of the whole batch, and clip or change "
                 f"that before optimizer.apply(...). {remedies()}"
             )
@@ -78,7 +80,7 @@ def check_own_gradients(
             raise reader.error_of(each)
 
 
-def _own_gradients(graph: Any) -> Iterator[tf.Operation]:
+def _own_gradients(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Returns the operations whose gradient a program wrote, in a graph and its calls."""
     for op in graph.get_operations():
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
@@ -88,7 +90,9 @@ def _own_gradients(graph: Any) -> Iterator[tf.Operation]:
             yield op
 
 
-def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
+def _all_or_none(
+    tensors: list[tf.Tensor | None], weights: list[tf.Variable]
+) -> list[Any] | None:
     if all(weight is None for weight in weights):
         return None
     return [
@@ -97,7 +101,7 @@ def _all_or_none(tensors: list[Any], weights: list[Any]) -> list[Any] | None:
     ]
 
 
-def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
+def _added_up(step: ReplicaStep, sources: Nest, gradients: Nest) -> Nest:
     """Adds up gradients of variables. Those of a replica's tensors stay its own."""
     flat = tf.nest.flatten(gradients)
     places = [
@@ -135,7 +139,7 @@ def _added_up(step: ReplicaStep, sources: Any, gradients: Any) -> Any:
     return tf.nest.pack_sequence_as(gradients, flat)
 
 
-def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
+def _rows_of_all(step: ReplicaStep, gradient: Gradient) -> tf.Tensor | None:
     """Returns a sparse gradient's rows if they do not depend on the examples, else None.
 
     The rows of a position embedding, for example, are equal on every replica. Concatenated,
@@ -148,17 +152,19 @@ def _rows_of_all(step: ReplicaStep, gradient: Any) -> tf.Tensor | None:
     return None
 
 
-def _reduced(gradients: list[Any]) -> list[Any]:
+def _reduced(gradients: list[Gradient | None]) -> list[Gradient | None]:
     options = tf.distribute.get_strategy().extended.communication_options
     return reduce_gradients(gradients, options)
 
 
-def _differentiable(step: ReplicaStep, gradients: list[Any]) -> list[Any]:
+def _differentiable(
+    step: ReplicaStep, gradients: list[Gradient | None]
+) -> list[Gradient | None]:
     """Adds up gradients that an outer tape may differentiate, such as for a penalty."""
     present = [tf.convert_to_tensor(each) for each in gradients if each is not None]
     sums = iter(differentiable_sums(step, present))
     return [None if each is None else next(sums) for each in gradients]
 
 
-def _is_variable(source: Any) -> bool:
+def _is_variable(source: tf.Tensor | tf.Variable) -> bool:
     return isinstance(source, keras.Variable | tf.Variable)

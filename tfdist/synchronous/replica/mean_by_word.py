@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist._support.context import having
@@ -18,7 +19,7 @@ from tfdist.synchronous.replica.collectives import of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep, on_values
 
 
-def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tensor:
+def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Nest) -> tf.Tensor:
     """Returns the factor of a target's gradient, times the program's own: None for ones.
 
     It is 1 where replicas have as many rows, and their gradients are divided by the number
@@ -29,7 +30,7 @@ def weight_of_mean(step: ReplicaStep, target: tf.Tensor, given: Any) -> tf.Tenso
     return given * tf.cast(step.weight, target.dtype)
 
 
-def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
+def own_gradient(step: ReplicaStep, gradient: Gradient) -> Gradient:
     """Returns the gradient of a replica's own tensor, without the replica's weight."""
     return on_values(
         lambda each: tf.math.divide_no_nan(each, tf.cast(step.weight, each.dtype)),
@@ -37,7 +38,7 @@ def own_gradient(step: ReplicaStep, gradient: Any) -> Any:
     )
 
 
-def over_replicas(step: ReplicaStep, total: Any) -> Any:
+def over_replicas(step: ReplicaStep, total: Gradient) -> Gradient:
     """Returns the mean over the replicas of a gradient that was added up."""
     return on_values(lambda each: each / tf.cast(step.replicas, each.dtype), total)
 

@@ -5,12 +5,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.synchronous.replica.current_step import part_to_write
 from tfdist.variables.creation import being_created
 
-_handles: list[weakref.ref[Any]] = []
+_handles: list[weakref.ref[tf.Variable]] = []
 
 
 def created(
@@ -36,7 +37,7 @@ def created(
     return variable
 
 
-def _count_examples_once(variable: Any) -> None:
+def _count_examples_once(variable: keras.Variable) -> None:
     # Weak: the variable is to hold the functions that hold this.
     reference = weakref.ref(variable)
     for name in ("assign", "assign_add", "assign_sub"):
@@ -45,7 +46,10 @@ def _count_examples_once(variable: Any) -> None:
 
 
 def _written(
-    reference: weakref.ref[Any], write: Callable[..., Any], value: Any, **kwargs: Any
+    reference: weakref.ref[tf.Variable],
+    write: Callable[..., Any],
+    value: Any,
+    **kwargs: Any,
 ) -> Any:
     variable = reference()
     is_increment = write.__name__ != "assign"

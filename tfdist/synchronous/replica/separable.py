@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 
 # `Circle` is not here: it compares each example with all others. Nor are `Dice` and
 # `Tversky`, which divide sums over the batch.
@@ -40,7 +41,7 @@ _METRICS = """
 """
 
 
-def is_separable(loss_or_metric: Any, y_pred: Any) -> bool:
+def is_separable(loss_or_metric: keras.Loss | keras.Metric, y_pred: Nest) -> bool:
     """Returns True if a loss or metric of Keras's own separates over examples.
 
     Its value, or its state, for a batch then follows from sums over parts of the batch.
@@ -60,19 +61,19 @@ def is_separable(loss_or_metric: Any, y_pred: Any) -> bool:
     return type(loss_or_metric) in _OWN_CLASSES
 
 
-def _wrapped(loss_or_metric: Any) -> Any:
+def _wrapped(loss_or_metric: keras.Loss | keras.Metric) -> Any:
     """Returns the function that was passed to `compile` in place of an object."""
     if type(loss_or_metric) is keras.metrics.MeanMetricWrapper:
         return _tf.metric_function(loss_or_metric)
     return loss_or_metric.fn if type(loss_or_metric) is _WRAPPER else None
 
 
-def _divides_by_weights(loss_or_metric: Any) -> bool:
+def _divides_by_weights(loss_or_metric: keras.Loss | keras.Metric) -> bool:
     """Returns True if a loss divides by the sum of the weights, a ratio of two sums."""
     return getattr(loss_or_metric, "reduction", None) == "mean_with_sample_weight"
 
 
-def _has_own_axis(loss_or_metric: Any, rank: int) -> bool:
+def _has_own_axis(loss_or_metric: keras.Loss | keras.Metric, rank: int) -> bool:
     """Returns True if an `axis` of a loss is not that of the examples."""
     axis = _tf.function_options(loss_or_metric).get("axis")
     return not isinstance(axis, int) or axis % rank != 0

@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.context import having
 from tfdist._support.errors import RefusalError
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.graph import function_being_traced, handle_of, inputs_of
 from tfdist.synchronous.reader.reduction import INDIVISIBLE, Reduction
 from tfdist.synchronous.reader.reduction_reader import ReductionReader
@@ -74,7 +76,7 @@ class ReplicaStep:
     kinds: list[Reduction] = field(default_factory=list)
     whole_batch: bool = True
     is_mean: bool = False
-    metric: Any = None
+    metric: keras.Metric | None = None
     given: list[Any] = field(default_factory=list)
     gathered: dict[int, tuple[Any, tf.Tensor]] = field(default_factory=dict)
     gathered_in: Any = None
@@ -92,7 +94,7 @@ class ReplicaStep:
         self._graph = tf.compat.v1.get_default_graph()
         self.own_seed = OwnSeed(self.replica)
         self.token = tf.zeros([])
-        self._given: dict[Any, Reduction] = {}
+        self._given: dict[Hashable, Reduction] = {}
         self._states: set[int] = set()
         self._kinds_of_variables: dict[int, Reduction] = {}
         self.reader = ReductionReader(
@@ -130,7 +132,7 @@ class ReplicaStep:
         """Returns the replica's own mean, from its part of the batch's mean."""
         return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
-    def counted(self, gradients: Any) -> Any:
+    def counted(self, gradients: Nest) -> Nest:
         """Returns the replica's gradients, or zeros if its row does not count.
 
         A mean gives that row the weight 0 already; a sum does not.
@@ -151,7 +153,7 @@ class ReplicaStep:
         flat = [on_values(lambda _: next(counted), each) for each in flat]
         return tf.nest.pack_sequence_as(gradients, flat)
 
-    def note_shapes(self, values: Sequence[Any]) -> None:
+    def note_shapes(self, values: Sequence[Nest]) -> None:
         """Notes whether what it exchanges has the same shape in every step."""
         self.shapes += [
             not isinstance(each, tf.IndexedSlices) and each.shape.is_fully_defined()
@@ -206,11 +208,11 @@ class ReplicaStep:
         self.kinds.append(kind)
         return kind
 
-    def is_given(self, batch: Any) -> None:
+    def is_given(self, batch: Nest) -> None:
         """Marks the tensors of a batch as rows, whatever they were computed from."""
         self.reader.begin_with(batch)
 
-    def is_same(self, values: Any) -> None:
+    def is_same(self, values: Nest) -> None:
         """Marks tensors as equal on every replica."""
         for each in tf.nest.flatten(values, expand_composites=True):
             if tf.is_tensor(each):
@@ -220,7 +222,7 @@ class ReplicaStep:
         """Marks a seed as another one on each replica."""
         self._given[seed.ref()] = Reduction.DRAWN
 
-    def sums(self, variables: Sequence[Any]) -> None:
+    def sums(self, variables: Sequence[tf.Variable]) -> None:
         """Marks each variable's value as a part: replicas' metric states are added up."""
         if not self.is_rehearsal:
             for each in variables:
@@ -254,11 +256,11 @@ class ReplicaStep:
             pending += inputs_of(each)
         return found
 
-    def sees(self, variable: Any) -> None:
+    def sees(self, variable: keras.Variable) -> None:
         """Notes a Keras variable that the step assigns, as opposed to others."""
         self.assigned.add(id(_tf.value_of(variable).handle))
 
-    def wrote(self, variable: Any, value: Any) -> None:
+    def wrote(self, variable: keras.Variable, value: tf.Tensor) -> None:
         """Records that the replica has assigned a Keras variable."""
         if self.is_updating:
             return
@@ -292,7 +294,7 @@ class ReplicaStep:
         return having(self, is_differentiating=True, differentiates_same=is_same)
 
 
-def on_values(change: Callable[[tf.Tensor], tf.Tensor], gradient: Any) -> Any:
+def on_values(change: Callable[[tf.Tensor], tf.Tensor], gradient: Gradient) -> Gradient:
     """Returns a gradient with other values: a tensor, `IndexedSlices`, or None for None."""
     if isinstance(gradient, tf.IndexedSlices):
         values = change(gradient.values)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist._support.authors import is_of_keras
+from tfdist._support.types import Gradient
 from tfdist.synchronous.reader.decomposed import computed_from_parts
 from tfdist.synchronous.reader.indivisible import IndivisibleLossError, remedies
 from tfdist.synchronous.reader.reduction import ADDED_UP, REFUSED, Reduction
@@ -84,8 +85,8 @@ def _error_of(step: ReplicaStep, value: tf.Tensor) -> IndivisibleLossError:
         return step.reader.error_of(value)
     # Without a graph there are no operations to take apart.
     return IndivisibleLossError(
-        "the loss is neither a sum nor a mean over examples, and cannot be taken apart "
-        f"with run_eagerly=True. Compile the model with run_eagerly=False. {remedies()}"
+        "with run_eagerly=True, a loss must be a sum or a mean over examples; received "
+        f"another. Compile the model with run_eagerly=False. {remedies()}"
     )
 
 
@@ -113,7 +114,9 @@ def _for_all_examples(step: ReplicaStep, count: tf.Tensor) -> tf.Tensor:
 
 
 def weighed_targets(
-    step: ReplicaStep, targets: Sequence[tf.Tensor], output_gradients: Sequence[Any]
+    step: ReplicaStep,
+    targets: Sequence[tf.Tensor],
+    output_gradients: Sequence[Gradient | None],
 ) -> tuple[list[tf.Tensor], list[Any]]:
     """Returns the tensors to differentiate in place of a loss, and their weights.
 
@@ -131,7 +134,7 @@ def weighed_targets(
         IndivisibleLossError: If a target is no sum of means and sums over examples.
     """
     tensors: list[tf.Tensor] = []
-    weights: list[Any] = []
+    weights: list[tf.Variable] = []
     for target, given in zip(targets, output_gradients, strict=True):
         if step.is_mean:
             tensors.append(target)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist._support.authors import Author, is_of_keras, made_in
@@ -45,7 +46,9 @@ def settle_written(step: ReplicaStep) -> None:
             variable.assign(total)
 
 
-def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
+def settled_at_once(
+    step: ReplicaStep, variable: keras.Variable, value: tf.Tensor
+) -> Any:
     """Returns the whole batch's value of a variable, or None for a mean over examples.
 
     Sums, also with means and constants, become those of the whole batch immediately, so
@@ -68,11 +71,10 @@ def settled_at_once(step: ReplicaStep, variable: Any, value: tf.Tensor) -> Any:
         # What a function was given is not known in its own graph.
         step.check_can_exchange()
         raise NotAdditiveError(
-            f"{variable.path} is set to a value that each replica computes from its own "
-            f"part of the batch{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}. It is "
-            "not known to be a sum or mean over examples (it holds examples, or is a "
-            "maximum or a ratio), so they cannot agree on one. Assign sums and means over "
-            f"examples. {remedies()}"
+            f"{variable.path} must be set to a sum or a mean over examples, on which replicas "
+            "agree; received another value of each replica's part of the batch"
+            f"{made_in(value.op, Author.PROGRAM, Author.PACKAGE)}: it holds examples, or is a "
+            f"maximum or a ratio. {remedies()}"
         )
     return exchanged(step, [part_of(step, value)])[0]
 

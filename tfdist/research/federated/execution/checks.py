@@ -6,10 +6,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.research.federated.averaging import FederatedAveraging
 
 
-def check_model(model: Any) -> None:
+def check_model(model: keras.Model) -> None:
     """Checks that clients can train a model: built, compiled, without a step of its own."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras.Model; received {type(model).__name__}")
@@ -19,11 +20,11 @@ def check_model(model: Any) -> None:
         )
     if not model.built:
         raise ValueError(
-            f"the model {model.name!r} is not built: give it a keras.Input, or call it once"
+            f"the model {model.name!r} must be built: give it a keras.Input, or call it once"
         )
     if not model.compiled or model.optimizer is None:
         raise ValueError(
-            f"the model {model.name!r} is not compiled: call model.compile(optimizer, "
+            f"the model {model.name!r} must be compiled: call model.compile(optimizer, "
             "loss), which clients train with"
         )
     if type(model).train_step is not keras.Model.train_step:
@@ -57,7 +58,7 @@ def fresh_optimizer(model: keras.Model, averaging: FederatedAveraging) -> Any:
     return optimizer
 
 
-def count(examples: Any, client: int) -> int:
+def count(examples: Nest, client: int) -> int:
     """Returns how many examples there are, the same in each array."""
     if not isinstance(examples, tuple) or not 2 <= len(examples) <= 3:
         raise ValueError(
@@ -73,14 +74,14 @@ def count(examples: Any, client: int) -> int:
     return sizes.pop()
 
 
-def specs_of(examples: Any) -> Any:
+def specs_of(examples: Nest) -> Nest:
     """Returns the specs of examples, with any number of rows."""
     return tf.nest.map_structure(
         lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), examples
     )
 
 
-def kind_of(examples: Any) -> list[tuple[Any, ...]]:
+def kind_of(examples: Nest) -> list[tuple[Any, ...]]:
     """Returns the common kind of all clients' examples: shapes of one, and dtypes."""
     return [
         (tuple(each.shape[1:]), tf.as_dtype(each.dtype).name)
@@ -97,7 +98,7 @@ def check_kind(found: Any, expected: Any) -> None:
         )
 
 
-def arrays_of(data: Any, client: int) -> tuple[Any, ...]:
+def arrays_of(data: Nest, client: int) -> tuple[Any, ...]:
     """Returns a client's examples as arrays: given as such, or as a batched dataset."""
     if isinstance(data, tf.data.Dataset):
         batches = [tf.nest.map_structure(np.asarray, each) for each in data]

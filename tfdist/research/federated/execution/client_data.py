@@ -6,20 +6,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.research.federated.execution import checks
 
 
 class RoundData(NamedTuple):
     """The examples of some clients in shared arrays, and the rows of each client."""
 
-    examples: Any
+    examples: Nest
     rows: dict[int, np.ndarray]
 
 
 class SplitData:
     """Arrays of all examples, and the rows that each client has."""
 
-    def __init__(self, examples: Any, split: Sequence[np.ndarray]) -> None:
+    def __init__(self, examples: Nest, split: Sequence[np.ndarray]) -> None:
         arrays = checks.arrays_of(examples, 0)
         rows = checks.count(arrays, 0)
         self._split = [np.asarray(each, np.int64) for each in split]
@@ -43,7 +44,7 @@ class SplitData:
 class FunctionData:
     """Examples that a function returns from a client's number, when it needs them."""
 
-    def __init__(self, examples_of: Callable[[int], Any], num_clients: int) -> None:
+    def __init__(self, examples_of: Callable[[int], Nest], num_clients: int) -> None:
         self._examples_of = examples_of
         self.num_clients = num_clients
         self.with_data = list(range(num_clients))
@@ -66,7 +67,7 @@ class FunctionData:
         return RoundData(examples, rows)
 
 
-def client_data(examples: Any, split: Any) -> SplitData | FunctionData:
+def client_data(examples: Nest, split: Any) -> SplitData | FunctionData:
     """Returns the data that the arguments of `Simulation` describe."""
     is_number = isinstance(split, int | np.integer) and not isinstance(split, bool)
     if callable(examples) and is_number and split > 0:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.research.federated.averaging import (
     FederatedAveraging,
@@ -77,7 +78,7 @@ class ClientTraining:
     def update(
         self,
         weights: np.ndarray,
-        examples: tuple[Any, ...],
+        examples: tuple[Nest, ...],
         round_index: int,
         client: int,
     ) -> ClientUpdate:
@@ -100,7 +101,7 @@ class ClientTraining:
     def updates(
         self,
         weights: np.ndarray,
-        examples: tuple[Any, ...],
+        examples: tuple[Nest, ...],
         rows: Mapping[int, np.ndarray],
         round_index: int,
     ) -> list[ClientUpdate]:
@@ -136,7 +137,7 @@ class ClientTraining:
     def _train_all(
         self,
         weights: np.ndarray,
-        examples: tuple[Any, ...],
+        examples: tuple[Nest, ...],
         rows: Mapping[int, np.ndarray],
         round_index: int,
     ) -> list[ClientUpdate]:
@@ -157,7 +158,7 @@ class ClientTraining:
         pairs = zip(rows.items(), changes.numpy(), strict=True)
         return [ClientUpdate(each, change, len(mine)) for (each, mine), change in pairs]
 
-    def _prepare(self, examples: tuple[Any, ...]) -> None:
+    def _prepare(self, examples: tuple[Nest, ...]) -> None:
         """Makes the graph call for examples of this kind, once."""
         kind = checks.kind_of(examples)
         if self._call is not None:
@@ -178,7 +179,7 @@ class ClientTraining:
     def _train_clients(
         self,
         weights: tf.Tensor,
-        examples: Any,
+        examples: Nest,
         order: tf.Tensor,
         batch_ends: tf.Tensor,
         client_ends: tf.Tensor,
@@ -190,10 +191,10 @@ class ClientTraining:
         changes = tf.TensorArray(weights.dtype, clients, element_shape=weights.shape)
 
         # One client at a time, since all train the same variables.
-        def train(client: tf.Tensor, steps: tf.Tensor, changes: Any) -> Any:
+        def train(client: tf.Tensor, steps: tf.Tensor, changes: Nest) -> Nest:
             self._begin(anchors, streams[client])
 
-            def step(index: tf.Tensor, steps: tf.Tensor) -> Any:
+            def step(index: tf.Tensor, steps: tf.Tensor) -> Nest:
                 rows = order[batch_ends[index] : batch_ends[index + 1]]
                 batch = tf.nest.map_structure(
                     lambda each: tf.gather(each, rows), examples
@@ -232,7 +233,7 @@ class ClientTraining:
                 tf.stack([tf.constant(value[0]), tf.cast(stream, value.dtype)])
             )
 
-    def _step(self, batch: Any, anchors: Sequence[tf.Tensor]) -> None:
+    def _step(self, batch: Nest, anchors: Sequence[tf.Tensor]) -> None:
         model, optimizer = self._model, self._optimizer
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         trainable = model.trainable_variables

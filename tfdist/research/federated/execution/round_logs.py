@@ -1,9 +1,10 @@
 """Logs of a round for the user: as a line of text, and for Keras callbacks."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
+
+from tfdist._support.types import Nest
 
 Logs = dict[str, float]
 
@@ -17,7 +18,7 @@ def callback_list(
     )
 
 
-def evaluated(model: keras.Model, data: Any) -> Logs:
+def evaluated(model: keras.Model, data: Nest) -> Logs:
     """Returns the loss and the metrics on `(x, y)` or a dataset, as `fit` names them."""
     arguments = data if isinstance(data, tuple | list) else (data,)
     found = model.evaluate(*arguments, verbose=0, return_dict=True)

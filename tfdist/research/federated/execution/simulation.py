@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdist._support.types import Nest
 from tfdist.research.federated import server_file
 from tfdist.research.federated.aggregation import WeightedMean
 from tfdist.research.federated.averaging import FederatedAveraging
@@ -72,7 +73,7 @@ class Simulation:
         self,
         model: keras.Model,
         averaging: FederatedAveraging,
-        examples: Any,
+        examples: Nest,
         split: Any,
         *,
         behavior: ClientBehavior | None = None,
@@ -102,7 +103,7 @@ class Simulation:
         self,
         rounds: int,
         *,
-        validation_data: Any = None,
+        validation_data: Nest = None,
         validation_freq: int = 1,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,

@@ -2,12 +2,12 @@
 
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from tfdist._support.types import Nest
 from tfdist.research.federated.averaging import FederatedAveraging
 from tfdist.research.federated.execution import checks
 from tfdist.research.federated.execution.client_training import ClientTraining
@@ -22,7 +22,7 @@ _local: dict[str, tuple[ClientTraining, ArrayLayout]] = {}
 def client_app(
     build_model: Callable[[], keras.Model],
     averaging: FederatedAveraging,
-    examples_of: Callable[[int], Any],
+    examples_of: Callable[[int], Nest],
 ) -> ClientApp:
     """Returns the app that trains on a client's own examples.
 
@@ -69,7 +69,7 @@ def _training(
 def _trained(
     training: ClientTraining,
     layout: ArrayLayout,
-    examples_of: Callable[[int], Any],
+    examples_of: Callable[[int], Nest],
     message: Message,
     context: Context,
 ) -> Message:

@@ -8,6 +8,7 @@ import keras
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
+from tfdist._support.types import Nest
 from tfdist.local_update.model_vector import ModelVector
 from tfdist.research.federated.averaging import FederatedAveraging
 from tfdist.research.federated.execution import checks, round_logs
@@ -76,7 +77,7 @@ def _run(
     model: keras.Model,
     strategy: AveragingStrategy,
     rounds: int,
-    data: Any,
+    data: Nest,
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> None:
     vector = ModelVector(model)

@@ -13,7 +13,7 @@ from tfdist.research.model_parallel.pipeline.pipeline import Stage
 
 
 @contextlib.contextmanager
-def scaled_activities(operation: Any, share: float) -> Iterator[None]:
+def scaled_activities(operation: keras.Operation, share: float) -> Iterator[None]:
     """Weighs the losses of activity regularizers by a microbatch's share of rows.
 
     Layers' losses are weighted by that share, as a mean over examples must be. Keras
@@ -52,7 +52,7 @@ class _Divided(keras.regularizers.Regularizer):
         return value / tf.cast(self._share, value.dtype)
 
 
-def of_weights(stage: Stage, scale: Any) -> tuple[list[Any], list[Any]]:
+def of_weights(stage: Stage, scale: tf.Tensor | float) -> tuple[list[Any], list[Any]]:
     """Returns the losses of weight regularizers, and their gradients by the weights.
 
     Both are computed on the stage's device; the gradients are multiplied by the scale.

@@ -65,7 +65,7 @@ def _is_whole(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
-def checked_recompute(recompute: Any) -> bool:
+def checked_recompute(recompute: object) -> bool:
     """Returns True if activations are computed again."""
     if not isinstance(recompute, bool):
         raise PipelineError(f"recompute must be True or False; received {recompute!r}")
@@ -102,7 +102,7 @@ def checked_staleness(max_staleness: Any) -> int:
     """Returns how many steps old a result of another stage may be."""
     if not _is_whole(max_staleness) or max_staleness < 0:
         raise PipelineError(
-            "max_staleness is a number of steps: 0 to wait for the results of the same "
+            "max_staleness must be a number of steps: 0 to wait for the results of the same "
             "step, 1 not to wait for another stage, 2 not to wait for a message either; "
             f"received {max_staleness!r}"
         )

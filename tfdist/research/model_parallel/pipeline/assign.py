@@ -1,7 +1,6 @@
 """Assignment of the calls of layers to stages."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import keras
 
@@ -16,11 +15,12 @@ from tfdist.research.model_parallel.pipeline.nominal import (
 )
 from tfdist.research.model_parallel.pipeline.step_time import Execution
 from tfdist.research.model_parallel.plan import LayerPlan
+from tfdist.research.model_parallel.splitting.nodes import CallNode, PieceNode
 
 
 def assign(
-    functional: Any,
-    nodes: Sequence[Any],
+    functional: keras.Model,
+    nodes: Sequence[CallNode],
     stages: Stages,
     devices: Sequence[str],
     execution: Execution,
@@ -45,8 +45,8 @@ def assign(
 
 
 def _cut(
-    functional: Any,
-    nodes: Sequence[Any],
+    functional: keras.Model,
+    nodes: Sequence[CallNode],
     devices: Sequence[str],
     execution: Execution,
 ) -> list[int]:
@@ -68,7 +68,7 @@ def _cut(
 
 
 def _as_planned(
-    functional: Any, nodes: Sequence[Any], plan: LayerPlan
+    functional: keras.Model, nodes: Sequence[CallNode], plan: LayerPlan
 ) -> dict[str, int]:
     stages = stages_of(plan)
     listed = {
@@ -83,7 +83,8 @@ def _as_planned(
     }
     missing = [each for each in needed if each not in listed]
     if any(each in plan.split for each in missing) or any(map(needed.get, missing)):
-        split = [each.layer.name for each in nodes if getattr(each, "part", None) == 0]
+        pieces = [each for each in nodes if isinstance(each, PieceNode)]
+        split = [each.layer.name for each in pieces if each.part == 0]
         raise PipelineError(
             f"the plan splits {_names(plan.split)}, and the model {functional.name!r} is "
             f"one in which {_names(split)} is split. Train the model "
@@ -98,7 +99,7 @@ def _as_planned(
     return _renamed(listed, nodes)
 
 
-def _renamed(listed: dict[str, int], nodes: Sequence[Any]) -> dict[str, int]:
+def _renamed(listed: dict[str, int], nodes: Sequence[CallNode]) -> dict[str, int]:
     """Returns the stages of a plan by the names of this model's operations.
 
     Keras counts the names of operations such as `x + y` within a process, so another
@@ -129,7 +130,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "no layer"
 
 
-def _as_listed(nodes: Sequence[Any], listed: dict[str, int]) -> list[int]:
+def _as_listed(nodes: Sequence[CallNode], listed: dict[str, int]) -> list[int]:
     made: dict[int, tuple[int, str]] = {}
     numbers = []
     for node in nodes:
@@ -146,7 +147,7 @@ def _as_listed(nodes: Sequence[Any], listed: dict[str, int]) -> list[int]:
 
 
 def _backward(
-    nodes: Sequence[Any], node: Any, number: int, source: str, latest: int
+    nodes: Sequence[CallNode], node: CallNode, number: int, source: str, latest: int
 ) -> str:
     name = node.operation.name
     is_shared = sum(each.operation is node.operation for each in nodes) > 1
@@ -163,7 +164,7 @@ def _backward(
     )
 
 
-def _check_names(functional: Any, listed: dict[str, int]) -> None:
+def _check_names(functional: keras.Model, listed: dict[str, int]) -> None:
     names = [each.name for each in functional.layers if not _is_input(each)]
     known = {each.name for each in functional.operations}
     unknown = [each for each in listed if each not in known]
@@ -181,11 +182,11 @@ def _check_names(functional: Any, listed: dict[str, int]) -> None:
         )
 
 
-def _is_input(layer: Any) -> bool:
+def _is_input(layer: keras.Layer) -> bool:
     return isinstance(layer, keras.layers.InputLayer)
 
 
-def check_shared(nodes: Sequence[Any], numbers: list[int]) -> None:
+def check_shared(nodes: Sequence[CallNode], numbers: list[int]) -> None:
     """Checks that layers of different stages have no variable in common."""
     owner: dict[int, tuple[int, str]] = {}
     for node, number in zip(nodes, numbers, strict=True):

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Gradient
 from tfdist.research.model_parallel.pipeline.devices import on
 from tfdist.research.model_parallel.pipeline.microbatches import carried
 from tfdist.research.model_parallel.pipeline.pipeline import Stage
@@ -89,7 +90,7 @@ class Copies:
 def _in_scope(mapping: list[tuple[Any, Any]]) -> Iterator[tuple[Any, LossesOf]]:
     with keras.StatelessScope(mapping, collect_losses=True) as scope:
 
-        def losses_of(operation: Any) -> list[Any]:
+        def losses_of(operation: keras.Operation) -> list[Any]:
             # Taken call by call, so that each loss counts once.
             found, scope.losses = scope.losses, []
             return found
@@ -128,14 +129,14 @@ def total_of(sums: list[list[Any]], weights: list[keras.Variable]) -> list[Any]:
     return totals
 
 
-def _carried(gradient: Any) -> Any:
+def _carried(gradient: Gradient) -> Gradient:
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = carried(gradient.values), carried(gradient.indices)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
     return carried(gradient)
 
 
-def add_up(total: Any, gradient: Any) -> Any:
+def add_up(total: Any, gradient: Gradient) -> Gradient:
     """Returns the sum of two gradients, either of which may be None.
 
     Rows of an embedding stay rows, one after the other: the optimizer adds up those of the
@@ -152,6 +153,6 @@ def add_up(total: Any, gradient: Any) -> Any:
     return dense(total) + dense(gradient)
 
 
-def dense(gradient: Any) -> Any:
+def dense(gradient: Gradient) -> Gradient:
     """Returns a gradient as a tensor."""
     return tf.convert_to_tensor(gradient)

@@ -29,17 +29,17 @@ def devices_here(given: Sequence[str] | None) -> tuple[str, ...]:
         gpus = [name for name in existing if "GPU" in name]
         return tuple(gpus or (name for name in existing if "CPU" in name))
     if isinstance(given, str):
-        raise PipelineError(f"devices is a list of names; received {given!r}")
+        raise PipelineError(f"devices must be a list of names; received {given!r}")
     names = tuple(full_name(each) for each in given)
     for name, each in zip(names, given, strict=True):
         if name not in existing:
             raise PipelineError(
-                f"devices has {each!r}, and there is no such device: this process has "
-                f"{', '.join(existing)}. A process has several logical CPUs after "
+                f"devices must be of this process, which has {', '.join(existing)}; "
+                f"received {each!r}. A process has several logical CPUs after "
                 "tf.config.set_logical_device_configuration"
             )
     if not names:
-        raise PipelineError("devices is empty; a pipeline needs at least one device")
+        raise PipelineError("devices must have at least one device; received none")
     return names
 
 
@@ -82,7 +82,7 @@ def beside_inputs() -> contextlib.AbstractContextManager[Any]:
 
 
 def _placing(device_of: Callable[[tf.Operation], str]) -> Callable[[Any], str]:
-    def place(op: Any) -> str:
+    def place(op: tf.Operation) -> str:
         if any(each.dtype == tf.resource for each in (*op.inputs, *op.outputs)):
             return str(op.device)
         place = tf.DeviceSpec.from_string(device_of(op))

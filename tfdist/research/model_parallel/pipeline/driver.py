@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import DataAdapter, EpochIterator, Logs, Nest, Stride
 from tfdist.checkpoint.fit_state import with_history
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.keras.default_driver import DefaultDriver
@@ -29,7 +30,7 @@ _as_written = tf.autograph.experimental.do_not_convert
 class PipelineDriver(DefaultDriver):
     """Traces each step of a model as one graph over the devices of its stages."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         super().__init__(strategy)
         self._pipelines: weakref.WeakKeyDictionary[Any, Pipeline] = (
             weakref.WeakKeyDictionary()
@@ -38,11 +39,11 @@ class PipelineDriver(DefaultDriver):
         self._is_fitting = False
         self._keeper = Keeper(strategy.checkpoints, OneProcess, self.join)
 
-    def train_function(self, model: Any) -> Callable[[Any], Any]:
+    def train_function(self, model: keras.Model) -> Callable[[Iterator[Nest]], Logs]:
         """Returns the function that trains on the next batches of an iterator."""
         run = super().train_function(model)
 
-        def to_the_end(batches: Any) -> Any:
+        def to_the_end(batches: Iterator[Nest]) -> Logs:
             # Otherwise callbacks would see the last logs of the epoch before.
             if getattr(batches, "is_first", False):
                 for flow in self._flows:
@@ -61,7 +62,7 @@ class PipelineDriver(DefaultDriver):
 
         return to_the_end
 
-    def train_step_function(self, model: Any) -> Callable[[Any], Any]:
+    def train_step_function(self, model: keras.Model) -> Callable[[Nest], Nest]:
         """Returns the function that trains on a batch."""
         refusals.check(model, "train_step")
         if not self.strategy.max_staleness:
@@ -70,24 +71,24 @@ class PipelineDriver(DefaultDriver):
         flow = self._new_flow(model)
         self._flows.add(flow)
 
-        def step(batch: Any) -> Any:
+        def step(batch: Nest) -> Nest:
             logs = flow.feed(batch)
             # Callbacks need logs after the first step, and only the last stage has any.
             return logs if self._is_fitting and logs else flow.drain()
 
         return step
 
-    def test_step_function(self, model: Any) -> Callable[[Any], Any]:
+    def test_step_function(self, model: keras.Model) -> Callable[[Nest], Nest]:
         """Returns the function that evaluates a batch."""
         refusals.check(model, "test_step")
         return self._traced(self._steps(model).test)
 
-    def predict_function(self, model: Any) -> Callable[[list[Any]], Any]:
+    def predict_function(self, model: keras.Model) -> Callable[[list[Nest]], Nest]:
         """Returns the function that predicts for some batches."""
         refusals.check(model, "predict_step")
         step: Any = None
 
-        def predict(batches: list[Any]) -> Any:
+        def predict(batches: list[Nest]) -> Nest:
             nonlocal step
             if step is None:
                 self._build_to_predict(model, batches[0])
@@ -99,7 +100,7 @@ class PipelineDriver(DefaultDriver):
 
         return predict
 
-    def build(self, model: Any, element_spec: Any) -> None:
+    def build(self, model: keras.Model, element_spec: Nest) -> None:
         """Builds the model, cuts it into stages, and moves its variables there."""
         refusals.check(model)
         # First where possible: an optimizer creates its slots where the weights are by
@@ -109,7 +110,7 @@ class PipelineDriver(DefaultDriver):
         super().build(model, element_spec)
         self.pipeline(model)
 
-    def pipeline(self, model: Any) -> Pipeline:
+    def pipeline(self, model: keras.Model) -> Pipeline:
         """Returns a model in stages, its variables on their devices."""
         functional = _tf.functional_of(model)
         if functional is None:
@@ -136,7 +137,7 @@ class PipelineDriver(DefaultDriver):
 
     @contextlib.contextmanager
     def running(
-        self, model: Any, method: str, arguments: dict[str, Any]
+        self, model: keras.Model, method: str, arguments: dict[str, Any]
     ) -> Iterator[None]:
         """Refuses models before their first step; an error drops batches in flight."""
         refusals.check(model)
@@ -157,7 +158,7 @@ class PipelineDriver(DefaultDriver):
                 self._is_fitting = False
 
     @contextlib.contextmanager
-    def _keeping(self, model: Any, arguments: dict[str, Any]) -> Iterator[None]:
+    def _keeping(self, model: keras.Model, arguments: dict[str, Any]) -> Iterator[None]:
         given = arguments.get("callbacks")
         every, epochs = with_history(given), arguments.get("epochs", 1)
         with self._keeper.keeping(model, every, epochs) as kept:
@@ -167,14 +168,16 @@ class PipelineDriver(DefaultDriver):
                 arguments["callbacks"] = [*every, kept]
             yield
 
-    def data(self, adapter: Any) -> Any:
+    def data(self, adapter: DataAdapter) -> Any:
         """Returns the dataset, from where a checkpoint left off."""
         dataset, keeper = super().data(adapter), self._keeper
         if not keeper.is_keeping:
             return dataset
         return KeptData(dataset, keeper.start_of_data())
 
-    def steps(self, epoch_iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+    def steps(
+        self, epoch_iterator: EpochIterator, steps: Iterator[Stride]
+    ) -> Iterator[Any]:
         """Passes on the steps after those before a checkpoint."""
         steps = self._keeper.follow(epoch_iterator, steps)
         return telling_the_ends(epoch_iterator, steps)
@@ -193,24 +196,24 @@ class PipelineDriver(DefaultDriver):
             waits=not strategy.max_staleness,
         )
 
-    def _steps(self, model: Any) -> Steps:
+    def _steps(self, model: keras.Model) -> Steps:
         return Steps(model, self.pipeline(model), self.strategy)
 
-    def _new_flow(self, model: Any) -> Flow:
+    def _new_flow(self, model: keras.Model) -> Flow:
         pipeline = self.pipeline(model)
         return Flow(model, pipeline, self.strategy, self._function, self._run)
 
-    def _build_to_predict(self, model: Any, batch: Any) -> None:
+    def _build_to_predict(self, model: keras.Model, batch: Nest) -> None:
         if isinstance(model, keras.Sequential) and not model.built:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             with self.strategy.scope():
                 model.build(x.shape)
 
-    def _traced(self, step: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
+    def _traced(self, step: Callable[[Nest, int], Nest]) -> Callable[[Nest], Nest]:
         # A trace for each number of rows, from which that of microbatches follows.
         traced: dict[str, Callable[..., Any]] = {}
 
-        def call(batch: Any) -> Any:
+        def call(batch: Nest) -> Nest:
             tensors = tensors_of(batch)
             form = Form(batch, tensors)
             if form.key not in traced:
@@ -221,16 +224,16 @@ class PipelineDriver(DefaultDriver):
 
         return call
 
-    def _function(self, step: Callable[..., Any], specs: list[Any]) -> Any:
+    def _function(self, step: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
         """Returns a step as a graph, in the context of a replica."""
 
         @_as_written
-        def in_replica(*tensors: Any) -> Any:
+        def in_replica(*tensors: tf.Tensor) -> Nest:
             return self.strategy.run(step, args=tensors)
 
         return _tf.function(in_replica, specs)
 
-    def _run(self, function: Any, tensors: list[Any]) -> Any:
+    def _run(self, function: Any, tensors: list[tf.Tensor]) -> Any:
         with self._needing_workers():
             return function(*tensors)
 

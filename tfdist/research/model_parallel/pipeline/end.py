@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.keras.computation import Computation, computing
 from tfdist.research.model_parallel.pipeline.devices import beside_inputs, on
 from tfdist.research.model_parallel.pipeline.microbatches import carried
@@ -29,7 +30,7 @@ class End:
         objective: Objective,
         count: int,
         by_part: bool,
-        scale: Any,
+        scale: tf.Tensor | float,
     ) -> None:
         self._ids, self._device = pipeline.outputs, pipeline.stages[-1].device
         # The loss of a microbatch is computed where its outputs are.
@@ -40,7 +41,7 @@ class End:
         ]
         self._tasks, self._objective = tasks, objective
         self._by_part, self._scale = by_part, scale
-        self._outputs: list[Any] = [None] * count
+        self._outputs: list[Nest] = [None] * count
         self._whole: Any = None
 
     def after_forward(self, microbatch: int) -> None:
@@ -84,13 +85,13 @@ def at_the_end(
         return [carried(each) for each in tasks.values(microbatch, ids)]
 
 
-def total(losses: Sequence[Any]) -> Any:
+def total(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the sum of losses, in the dtype of the first."""
     return sum(tf.cast(each, losses[0].dtype) for each in losses)
 
 
 def update(
-    model: Any, pipeline: Pipeline, gradients: Mapping[int, Sequence[Any]]
+    model: keras.Model, pipeline: Pipeline, gradients: Mapping[int, Sequence[Any]]
 ) -> bool:
     """Runs the optimizer once. Returns whether there was any weight to update.
 
@@ -113,7 +114,12 @@ def update(
 
 
 def counted(
-    model: Any, pipeline: Pipeline, loss: Any, rows: int, batch: Any, predictions: Any
+    model: keras.Model,
+    pipeline: Pipeline,
+    loss: tf.Tensor,
+    rows: int,
+    batch: Nest,
+    predictions: Nest,
 ) -> Any:
     """Counts a batch in the model's metrics, and returns the logs."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)

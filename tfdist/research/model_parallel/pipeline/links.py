@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.pipeline.devices import cpu_beside, on
 from tfdist.research.model_parallel.pipeline.pipeline import Pipeline
 
@@ -29,7 +30,7 @@ class Recipe:
     specs: tuple[tf.TensorSpec, ...]
 
 
-def unpacked(values: Any) -> tuple[list[tf.Tensor], Recipe]:
+def unpacked(values: Nest) -> tuple[list[tf.Tensor], Recipe]:
     """Returns the tensors of some values, each a tensor, `IndexedSlices` or None."""
     tensors: list[tf.Tensor] = []
     kinds: list[Any] = []
@@ -82,7 +83,7 @@ class StageFunction:
         self._traced: Any = None
         self._results: Recipe | None = None
 
-    def __call__(self, values: Any) -> Any:
+    def __call__(self, values: Nest) -> Nest:
         """Adds the computation to the function that is being traced."""
         tensors, recipe = unpacked(values)
         if self._traced is None:
@@ -101,7 +102,7 @@ class StageFunction:
         return packed(copies, self._results)
 
 
-ByMicrobatch = dict[int, list[Any]]
+ByMicrobatch = dict[int, list[Nest]]
 """The values of each microbatch, by the identity of a symbolic tensor."""
 
 
@@ -117,7 +118,7 @@ class Mailbox:
         self._queue: Any = None
         self._recipe: Recipe | None = None
 
-    def put(self, values: Any) -> None:
+    def put(self, values: Nest) -> None:
         """Leaves values; a first time before any are taken."""
         tensors, recipe = unpacked(values)
         if self._recipe is None:
@@ -153,7 +154,7 @@ class StageLink:
         ends = (receiver,) if lag == 1 else (sender, receiver)
         self._boxes = [Mailbox(each) for each in ends]
 
-    def put(self, values: Any) -> None:
+    def put(self, values: Nest) -> None:
         """Sends the values of a step."""
         self._boxes[0].put(values)
 

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.keras.batch_structure import BatchStructure
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.splitting.split import ranges
@@ -30,7 +31,7 @@ def replicas_of(microbatches: int, replicas: int) -> list[int]:
     return [each * replicas // microbatches for each in range(microbatches)]
 
 
-def rows_of(values: Any) -> int:
+def rows_of(values: Nest) -> int:
     """Returns the number of rows of a batch, all of whose values have equally many."""
     counts = []
     for each in keras.tree.flatten(values):
@@ -51,14 +52,14 @@ def rows_of(values: Any) -> int:
     return int(counts[0])
 
 
-def part_of(values: Any, start: int, end: int) -> Any:
+def part_of(values: Nest, start: int, end: int) -> Any:
     """Returns some rows of each value in a structure."""
     return keras.tree.map_structure(
         lambda each: None if each is None else each[start:end], values
     )
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def joined(parts: Sequence[Nest]) -> Nest:
     """Returns one tensor of the rows of several, with their mask if they have one."""
     if parts[0].shape.rank == 0:
         raise PipelineError(
@@ -73,7 +74,7 @@ def joined(parts: Sequence[Any]) -> Any:
     return whole
 
 
-def carried(value: Any) -> Any:
+def carried(value: Nest) -> Nest:
     """Returns a copy of a tensor and its mask on the device of the current scope."""
     if value is None:
         return None
@@ -96,29 +97,29 @@ class Form:
         key: Equal for batches of equal form and number of rows.
     """
 
-    def __init__(self, batch: Any, tensors: Sequence[Any]) -> None:
+    def __init__(self, batch: Nest, tensors: Sequence[tf.Tensor]) -> None:
         self._structure = BatchStructure.of_batch(batch)
         self.rows = rows_of(tensors)
         self.specs = list(self._structure.present)
         self.key = repr((self.rows, self._structure.key))
 
-    def batch(self, tensors: Sequence[Any]) -> Any:
+    def batch(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Returns a batch of this form."""
         return self._structure.pack(tensors)
 
 
-def tensors_of(batch: Any) -> list[Any]:
+def tensors_of(batch: Nest) -> list[Any]:
     """Returns the present parts of a batch, as tensors."""
     # In the order of `BatchStructure`, which Keras's own trees may not have.
     leaves = tf.nest.flatten(batch)
     return [_as_tensor(each) for each in leaves if _is_present(each)]
 
 
-def _is_present(value: Any) -> bool:
+def _is_present(value: Nest) -> bool:
     return value is not None and not isinstance(value, tf.experimental.Optional)
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: Nest) -> Nest:
     if isinstance(value, tf.SparseTensor | tf.RaggedTensor):
         return value
     return tf.convert_to_tensor(value)

@@ -5,7 +5,7 @@ with the rows of a batch, except for the latency of a link.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 
@@ -15,6 +15,7 @@ from tfdist.research.model_parallel.estimated import BACKWARD, seconds_of_call
 from tfdist.research.model_parallel.graph import LayerGraph
 from tfdist.research.model_parallel.keras_graph import CallGraph, LayerCall
 from tfdist.research.model_parallel.pipeline.chain import OUTPUTS
+from tfdist.research.model_parallel.splitting.nodes import CallNode
 
 ROWS = 32
 """Rows of a microbatch."""
@@ -62,7 +63,9 @@ def links_of(devices: Sequence[str]) -> Links:
     return Links(*NETWORK, between=between)
 
 
-def graph_of_calls(functional: Any, nodes: Sequence[Any], speed: Speed) -> LayerGraph:
+def graph_of_calls(
+    functional: keras.Model, nodes: Sequence[CallNode], speed: Speed
+) -> LayerGraph:
     """Returns the calls of layers as a graph, and after them one that takes the outputs.
 
     Costs follow from shapes, for microbatches of 32 rows. A model within the model counts
@@ -78,7 +81,7 @@ def graph_of_calls(functional: Any, nodes: Sequence[Any], speed: Speed) -> Layer
     return calls.graph()
 
 
-def _seconds(node: Any, speed: Speed) -> float:
+def _seconds(node: CallNode, speed: Speed) -> float:
     layer = node.operation
     if isinstance(layer, keras.Model) and (inner := _tf.functional_of(layer)):
         return sum(_seconds(each, speed) for each in _tf.nodes_of(inner))

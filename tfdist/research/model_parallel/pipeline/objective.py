@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.keras.computation import Computation, computing
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.pipeline.microbatches import joined, part_of
@@ -22,28 +23,28 @@ class Objective:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         pipeline: Pipeline,
-        batch: Any,
+        batch: Nest,
         bounds: Sequence[tuple[int, int]],
     ) -> None:
         self._loss, self._pipeline = _tf.compiled_loss(model), pipeline
         _, self._y, self._weight = keras.utils.unpack_x_y_sample_weight(batch)
         self._bounds = bounds
 
-    def predictions(self, outputs: Sequence[Sequence[Any]]) -> Any:
+    def predictions(self, outputs: Sequence[Sequence[Nest]]) -> Any:
         """Returns the model's output for the batch, from those of each microbatch."""
         whole = [joined(parts) for parts in zip(*outputs, strict=True)]
         return self._pipeline.in_structure(whole)
 
-    def whole(self, predictions: Any) -> Any:
+    def whole(self, predictions: Nest) -> Nest:
         """Returns the loss of the batch, and counts it in the model's loss metrics."""
         if self._loss is None:
             return tf.zeros(())
         return self._loss(self._y, predictions, self._weight)
 
     def gradients(
-        self, outputs: Sequence[Sequence[Any]], scale: Any
+        self, outputs: Sequence[Sequence[Nest]], scale: tf.Tensor | float
     ) -> tuple[Any, Any, list[list[Any]]]:
         """Returns the loss, the model's output, and for each microbatch its gradients."""
         flat = [each for parts in outputs for each in parts]
@@ -57,7 +58,7 @@ class Objective:
         return loss, predictions, rows
 
     def gradients_of_part(
-        self, number: int, outputs: Sequence[Any], scale: Any
+        self, number: int, outputs: Sequence[Nest], scale: tf.Tensor | float
     ) -> list[Any]:
         """Returns the gradients of the loss of the batch by a microbatch's outputs.
 
@@ -85,7 +86,9 @@ class _PartOfBatch(Computation):
     def __init__(self, share: float) -> None:
         self._share = share
 
-    def mask_weights(self, weigh: Callable[[str], Any], mask: Any, by: str) -> Any:
+    def mask_weights(
+        self, weigh: Callable[[str], Any], mask: tf.Tensor | None, by: str
+    ) -> Any:
         """Refuses a mask: the loss divides by how much is not masked in the batch."""
         if mask is None:
             return weigh(by)
@@ -95,7 +98,9 @@ class _PartOfBatch(Computation):
             f"{_WAY_OUT}"
         )
 
-    def loss(self, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def loss(
+        self, loss: keras.Loss, y_true: Nest, y_pred: Nest, sample_weight: Nest
+    ) -> Nest:
         """Returns the microbatch's share of the loss of the batch."""
         reduction = getattr(loss, "reduction", None)
         is_mean = reduction in _MEANS or (
@@ -112,7 +117,7 @@ class _PartOfBatch(Computation):
         return value * tf.cast(self._share, value.dtype) if is_mean else value
 
 
-def _watch(tape: tf.GradientTape, tensors: Sequence[Any]) -> None:
+def _watch(tape: tf.GradientTape, tensors: Sequence[tf.Tensor]) -> None:
     for each in tensors:
         if each.dtype.is_floating:
             tape.watch(each)

@@ -7,12 +7,17 @@ from typing import Any
 import keras
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.pipeline.arguments import Stages
 from tfdist.research.model_parallel.pipeline.assign import assign, check_shared
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 from tfdist.research.model_parallel.pipeline.step_time import Execution
 from tfdist.research.model_parallel.plan import LayerPlan
-from tfdist.research.model_parallel.splitting.nodes import with_pieces
+from tfdist.research.model_parallel.splitting.nodes import (
+    CallNode,
+    PieceNode,
+    with_pieces,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Stage:
     """
 
     devices: tuple[str, ...]
-    nodes: tuple[Any, ...]
+    nodes: tuple[CallNode, ...]
     takes: tuple[int, ...]
     gives: tuple[int, ...]
 
@@ -68,7 +73,7 @@ class Pipeline:
 
     def __init__(
         self,
-        functional: Any,
+        functional: keras.Model,
         stages: Stages,
         devices: Sequence[str],
         replicas: Sequence[Sequence[str]],
@@ -101,7 +106,7 @@ class Pipeline:
     def _stage(
         self,
         number: int,
-        nodes: list[Any],
+        nodes: list[CallNode],
         numbers: list[int],
         devices: tuple[str, ...],
     ) -> Stage:
@@ -119,7 +124,7 @@ class Pipeline:
             tuple(each for each in made if each in wanted),
         )
 
-    def in_structure(self, outputs: list[Any]) -> Any:
+    def in_structure(self, outputs: list[Nest]) -> Any:
         """Returns the model's output, from the tensors of its graph."""
         packed = keras.tree.pack_sequence_as(self.functional.output, outputs)
         is_single = isinstance(packed, list | tuple) and len(packed) == 1
@@ -131,8 +136,8 @@ class Pipeline:
         devices: dict[str, dict[int, str]] = {}
         for stage in self.stages:
             for node in stage.nodes:
-                if (part := getattr(node, "part", None)) is not None:
-                    devices.setdefault(node.layer.name, {})[part] = stage.device
+                if isinstance(node, PieceNode) and node.part is not None:
+                    devices.setdefault(node.layer.name, {})[node.part] = stage.device
         return {
             name: [device for _, device in sorted(found.items())]
             for name, found in devices.items()
@@ -145,7 +150,7 @@ class Pipeline:
 
 
 def _with_parts(
-    nodes: Sequence[Any],
+    nodes: Sequence[CallNode],
     numbers: Mapping[int, int],
     devices: Sequence[str],
     available: Sequence[str],
@@ -215,7 +220,7 @@ def _bytes(variable: keras.Variable) -> int:
     return int(value.shape.num_elements() * value.dtype.size)
 
 
-def _names(nodes: Sequence[Any], numbers: Sequence[int]) -> list[list[str]]:
+def _names(nodes: Sequence[CallNode], numbers: Sequence[int]) -> list[list[str]]:
     """Returns the names of the layers of each stage."""
     found: list[dict[str, None]] = [{} for _ in range(max(numbers) + 1)]
     for node, number in zip(nodes, numbers, strict=True):

@@ -4,8 +4,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.keras.computation import Computation
 from tfdist.research.model_parallel.pipeline.errors import PipelineError
 
@@ -26,7 +28,7 @@ class Drawing(Computation):
     def __init__(self, draws: Draws, replica: int, found: Found) -> None:
         self._draws, self._replica, self._found = draws, replica, found
 
-    def assign(self, variable: Any, value: Any) -> Any:
+    def assign(self, variable: keras.Variable, value: tf.Tensor) -> Nest:
         """Keeps the value of a variable before its first assignment."""
         refuse_weight(variable)
         if id(variable) not in self._found:
@@ -34,13 +36,13 @@ class Drawing(Computation):
         return value
 
     def assign_add(
-        self, keras_add: Callable[..., Any], variable: Any, value: Any
-    ) -> Any:
+        self, keras_add: Callable[..., Any], variable: keras.Variable, value: tf.Tensor
+    ) -> Nest:
         """Keeps the value of a variable before its first assignment."""
         self.assign(variable, value)
         return keras_add(variable, value)
 
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+    def next_seed(self, keras_next: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Returns the next seed of a replica, and keeps it."""
         seed = tf.convert_to_tensor(keras_next())
         # The first replica draws as a model without replicas does.
@@ -57,12 +59,12 @@ class DrawingAgain(Computation):
     def __init__(self, draws: Draws) -> None:
         self._draws = iter(draws)
 
-    def next_seed(self, keras_next: Callable[[], Any]) -> Any:
+    def next_seed(self, keras_next: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Returns the seed that was drawn before."""
         return next(self._draws)
 
 
-def refuse_weight(variable: Any) -> None:
+def refuse_weight(variable: keras.Variable) -> None:
     """Refuses a trainable weight that a layer assigns while it computes."""
     if variable.trainable:
         raise PipelineError(

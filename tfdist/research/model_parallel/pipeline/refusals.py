@@ -1,7 +1,5 @@
 """Checks before the first step for what a pipeline cannot train."""
 
-from typing import Any
-
 import keras
 
 from tfdist import _tf
@@ -21,7 +19,7 @@ _TOGETHER = "max_staleness must be 0, because otherwise stages compute different
 _OWN = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
-def check(model: Any, *needed: str) -> None:
+def check(model: keras.Model, *needed: str) -> None:
     """Refuses a model whose computation a pipeline would change.
 
     `needed` are the methods that steps in stages would replace; all of them by default.
@@ -42,12 +40,12 @@ def check(model: Any, *needed: str) -> None:
         refused.check(layer, _LAYERS, PipelineError)
 
 
-def check_stale(model: Any) -> None:
+def check_stale(model: keras.Model) -> None:
     """Refuses optimizers that count on the gradients of one batch at a time."""
     refused.check(model.optimizer, dict.fromkeys(_STALE, _TOGETHER), PipelineError)
 
 
-def _check_inputs(model: Any) -> None:
+def _check_inputs(model: keras.Model) -> None:
     for each in getattr(_tf.functional_of(model), "inputs", ()):
         if each.shape[0] is not None:
             raise PipelineError(
@@ -57,7 +55,7 @@ def _check_inputs(model: Any) -> None:
             )
 
 
-def unknown_graph(model: Any) -> PipelineError:
+def unknown_graph(model: keras.Model) -> PipelineError:
     """Returns the error for a model whose graph of layers is not known."""
     if (
         isinstance(model, keras.Sequential)
@@ -75,7 +73,7 @@ def unknown_graph(model: Any) -> PipelineError:
     )
 
 
-def _check_compiled(model: Any) -> None:
+def _check_compiled(model: keras.Model) -> None:
     if model.run_eagerly:
         raise PipelineError(
             "run_eagerly=True would compute one stage after the other, in Python. Compile "
@@ -90,7 +88,7 @@ def _check_compiled(model: Any) -> None:
     _check_split(model)
 
 
-def _check_split(model: Any) -> None:
+def _check_split(model: keras.Model) -> None:
     split = [each.name for each in model.layers if pieces_of(each)]
     if not split:
         return

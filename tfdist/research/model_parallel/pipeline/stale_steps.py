@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Gradient, Logs, Nest
 from tfdist.research.model_parallel.pipeline.added_losses import of_weights
 from tfdist.research.model_parallel.pipeline.devices import on
 from tfdist.research.model_parallel.pipeline.end import End, counted, total, update
@@ -47,9 +48,9 @@ class StaleSteps:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         pipeline: Pipeline,
-        strategy: Any,
+        strategy: tf.distribute.Strategy,
         lag: int,
         rows: int,
     ) -> None:
@@ -62,7 +63,7 @@ class StaleSteps:
         self._links = StageLinks(pipeline, lag)
         self._functions: dict[Any, StageFunction] = {}
 
-    def step(self, active: Active, batch: Any = None) -> Any:
+    def step(self, active: Active, batch: Nest = None) -> Any:
         """Adds a step of the stages that are active, with the next batch if one came.
 
         Returns:
@@ -88,8 +89,8 @@ class StaleSteps:
             links.send_on(active.sent_forward, active.sent_backward)
             for stage in range(1, self._last + 1) if batch is not None else ():
                 links.batches[stage].put(self._needed_of(batch, stage))
-            logs: Any = {}
-            sums: dict[int, list[Any]] = {}
+            logs: Logs = {}
+            sums: dict[int, list[Gradient | None]] = {}
             for stage in active.forward:
                 if stage == self._last:
                     whole = given[stage][1]
@@ -104,7 +105,7 @@ class StaleSteps:
                 self._model.optimizer.iterations.assign_add(1)
         return logs
 
-    def _update(self, stage: int, gradients: list[Any]) -> None:
+    def _update(self, stage: int, gradients: list[Gradient | None]) -> None:
         # At the iteration of its batch, by which schedules of rates and Adam go.
         iterations = self._model.optimizer.iterations
         behind = self._lag * (self._last - stage)
@@ -112,7 +113,7 @@ class StaleSteps:
         did = update(self._model, self._pipeline, {stage: gradients})
         iterations.assign_add(behind - did)
 
-    def _needed_of(self, batch: Any, stage: int) -> tuple[ByMicrobatch, Any]:
+    def _needed_of(self, batch: Nest, stage: int) -> tuple[ByMicrobatch, Any]:
         """Returns the inputs that a stage takes of a batch, and at the end all of it."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         flat = _tf.flat_inputs(self._pipeline.functional, x)
@@ -129,7 +130,9 @@ class StaleSteps:
             tasks.arrive(m, _of_microbatch(taken, m))
         return tasks
 
-    def _once(self, name: str, stage: int, compute: Any) -> StageFunction:
+    def _once(
+        self, name: str, stage: int, compute: Callable[[Nest], Nest]
+    ) -> StageFunction:
         key = name, stage
         if key not in self._functions:
             device = self._pipeline.stages[stage].device
@@ -157,9 +160,9 @@ class StaleSteps:
         self._links.losses[stage].put(losses)
 
     def _backward(
-        self, stage: int, kept: Any, came_back: list[ByMicrobatch]
+        self, stage: int, kept: Nest, came_back: list[ByMicrobatch]
     ) -> list[Any]:
-        def compute(values: Any) -> Any:
+        def compute(values: Nest) -> Nest:
             (taken, draws), came_back = values
             tasks, one = self._tasks({}), tf.ones(())
             for m, drawn in enumerate(draws):
@@ -183,12 +186,12 @@ class StaleSteps:
         return tasks.sums(stage), _by_id(wanted, by_taken)
 
     def _end(
-        self, values: ByMicrobatch, batch: Any, losses: Sequence[Any]
+        self, values: ByMicrobatch, batch: Nest, losses: Sequence[tf.Tensor]
     ) -> tuple[Any, list[Any]]:
         """Adds the last stage's part: a batch forward and backward, and its logs."""
         stage = self._last
 
-        def compute(values: Any) -> Any:
+        def compute(values: Nest) -> Nest:
             taken, batch, losses = values
             tasks = self._tasks(taken, recompute=False)
             logs = self._train(tasks, batch, losses)
@@ -199,7 +202,9 @@ class StaleSteps:
         self._links.put_back(stage, gradients)
         return logs, sums
 
-    def _train(self, tasks: Tasks, batch: Any, losses: Iterable[Any]) -> Any:
+    def _train(
+        self, tasks: Tasks, batch: Nest, losses: Iterable[tf.Tensor]
+    ) -> tf.Tensor:
         stage, one = self._last, tf.ones(())
         objective = Objective(self._model, self._pipeline, batch, self._parts)
         end = End(
@@ -238,9 +243,9 @@ class Flow:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         pipeline: Pipeline,
-        strategy: Any,
+        strategy: tf.distribute.Strategy,
         traced: Callable[..., Any],
         run: Callable[..., Any],
     ) -> None:
@@ -253,13 +258,13 @@ class Flow:
         self._functions: dict[Any, Any] = {}
         self._form: Form | None = None
         self._step = self._batches = 0
-        self._logs: dict[str, Any] = {}
+        self._logs: Logs = {}
 
     def begin_epoch(self) -> None:
         """Forgets the logs of the epoch before."""
         self._logs = {}
 
-    def feed(self, batch: Any) -> dict[str, Any]:
+    def feed(self, batch: Nest) -> Logs:
         """Takes in a batch; returns the logs of batches that have reached the end."""
         tensors = tensors_of(batch)
         form = Form(batch, tensors)
@@ -270,7 +275,7 @@ class Flow:
         self._advance(tensors)
         return self._logs
 
-    def drain(self) -> dict[str, Any]:
+    def drain(self) -> Logs:
         """Runs steps without a new batch until none is in flight."""
         if self._form is not None:
             while self._active():
@@ -290,7 +295,7 @@ class Flow:
     def _active(self) -> Active:
         return active(self._num_stages, self._lag, self._step, self._batches)
 
-    def _advance(self, tensors: list[Any] | None) -> None:
+    def _advance(self, tensors: list[tf.Tensor] | None) -> None:
         form = self._form
         assert form is not None
         now = self._active()
@@ -303,7 +308,7 @@ class Flow:
                 )
             steps = self._steps[form.key]
 
-            def step(*given: Any) -> Any:
+            def step(*given: tf.Tensor) -> Nest:
                 return steps.step(now, form.batch(given) if given else None)
 
             specs = [] if tensors is None else form.specs

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.pipeline.added_losses import of_weights
 from tfdist.research.model_parallel.pipeline.devices import on
 from tfdist.research.model_parallel.pipeline.end import (
@@ -30,12 +31,14 @@ from tfdist.research.model_parallel.schedule import FORWARD, make_schedule
 class Steps:
     """Train, test and predict steps of a model in stages."""
 
-    def __init__(self, model: Any, pipeline: Pipeline, strategy: Any) -> None:
+    def __init__(
+        self, model: keras.Model, pipeline: Pipeline, strategy: tf.distribute.Strategy
+    ) -> None:
         self._model, self._pipeline, self._strategy = model, pipeline, strategy
         self._last = pipeline.stages[-1].device
         self._replicas = len(pipeline.stages[0].devices)
 
-    def train(self, batch: Any, rows: int) -> Any:
+    def train(self, batch: Nest, rows: int) -> Any:
         """Trains on a batch, and returns the logs."""
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
@@ -52,7 +55,7 @@ class Steps:
         update(self._model, self._pipeline, sums)
         return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
-    def test(self, batch: Any, rows: int) -> Any:
+    def test(self, batch: Nest, rows: int) -> Any:
         """Evaluates a batch, and returns the logs."""
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
@@ -67,7 +70,7 @@ class Steps:
                 loss = total([loss, *tasks.added])
         return counted(self._model, self._pipeline, loss, rows, batch, predictions)
 
-    def predict(self, batch: Any, rows: int) -> Any:
+    def predict(self, batch: Nest, rows: int) -> Any:
         """Returns the outputs for a batch."""
         parts = self._bounds(rows)
         with _tf.keeping_losses(self._model):
@@ -77,7 +80,7 @@ class Steps:
                 return self._pipeline.in_structure(whole)
 
     def _tasks(
-        self, batch: Any, parts: Sequence[tuple[int, int]], training: bool
+        self, batch: Nest, parts: Sequence[tuple[int, int]], training: bool
     ) -> Tasks:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         inputs = _tf.flat_inputs(self._pipeline.functional, x)
@@ -88,7 +91,7 @@ class Steps:
     def _bounds(self, rows: int) -> list[tuple[int, int]]:
         return bounds(rows, self._replicas * self._strategy.microbatches)
 
-    def _forward(self, tasks: Tasks, count: int) -> list[list[Any]]:
+    def _forward(self, tasks: Tasks, count: int) -> list[list[Nest]]:
         for microbatch in range(count):
             for number in range(len(self._pipeline.stages)):
                 tasks.forward(number, microbatch)
@@ -97,7 +100,7 @@ class Steps:
         return [at_the_end(tasks, ids, self._last, each) for each in range(count)]
 
     def _forward_and_backward(
-        self, tasks: Tasks, objective: Objective, count: int, scale: Any
+        self, tasks: Tasks, objective: Objective, count: int, scale: tf.Tensor | float
     ) -> tuple[Any, Any]:
         last = len(self._pipeline.stages) - 1
         added = self._regularize(tasks, scale)
@@ -130,7 +133,7 @@ class Steps:
         # The loss of the whole batch needs the outputs of all replicas.
         return order if by_part else sorted(order, key=lambda each: each[1] != FORWARD)
 
-    def _regularize(self, tasks: Tasks, scale: Any) -> list[Any]:
+    def _regularize(self, tasks: Tasks, scale: tf.Tensor | float) -> list[Any]:
         losses = []
         for number, stage in enumerate(self._pipeline.stages):
             found, gradients = of_weights(stage, scale)

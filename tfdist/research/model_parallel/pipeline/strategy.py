@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
 from tf_config import contract
@@ -158,11 +159,11 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
         """The device of each stage, that of its first replica."""
         return tuple(each[0] for each in self.stage_devices)
 
-    def stages_of(self, model: Any) -> list[list[str]]:
+    def stages_of(self, model: keras.Model) -> list[list[str]]:
         """Returns the names of the layers in each stage of a model that is built."""
         return self.fit_driver.pipeline(model).layer_names
 
-    def parts_of(self, model: Any) -> dict[str, list[str]]:
+    def parts_of(self, model: keras.Model) -> dict[str, list[str]]:
         """Returns the devices of the parts of each layer that is split, by its name."""
         return self.fit_driver.pipeline(model).parts
 
@@ -170,7 +171,9 @@ class PipelineStrategy(JoinsOnce, DistributesForFit, tf.distribute.Strategy):
 class _StageWorkers:
     """Connects to the workers, and watches them."""
 
-    def __init__(self, strategy: Any, given: Given, settings: JobSettings) -> None:
+    def __init__(
+        self, strategy: tf.distribute.Strategy, given: Given, settings: JobSettings
+    ) -> None:
         check_eager(_WHO)
         config = chief_of(given, _WHO)
         settings.need_all_workers(len(config.cluster.worker))

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import _tf
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.computation import computing
 from tfdist.research.model_parallel.pipeline.added_losses import scaled_activities
 from tfdist.research.model_parallel.pipeline.copies import (
@@ -35,9 +36,9 @@ from tfdist.research.model_parallel.pipeline.recompute import (
 class _Kept:
     """Values that a stage keeps of a microbatch until its backward task."""
 
-    taken: dict[int, Any]
-    given: dict[int, Any] = field(default_factory=dict)
-    losses: list[Any] = field(default_factory=list)
+    taken: dict[int, Nest]
+    given: dict[int, Nest] = field(default_factory=dict)
+    losses: list[tf.Tensor] = field(default_factory=list)
     tape: Any = None
     draws: Draws = field(default_factory=list)
     found: Found = field(default_factory=dict)
@@ -60,7 +61,7 @@ class _Replica:
         self.after: list[Any] = []
         self.sums: list[Any] = [None] * len(stage.weights)
 
-    def add_up(self, gradients: Sequence[Any]) -> list[Any]:
+    def add_up(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         """Adds gradients of the weights, and returns the sums."""
         self.sums = [add_up(*pair) for pair in zip(self.sums, gradients, strict=True)]
         return self.sums
@@ -88,24 +89,24 @@ class Tasks:
         self._training, self._recompute = training, recompute
         rows = bounds[-1][1]
         self._shares = [(end - start) / rows for start, end in bounds]
-        self._values: dict[tuple[int, int], Any] = {}
+        self._values: dict[tuple[int, int], Nest] = {}
         for number, (start, end) in enumerate(bounds if inputs else ()):
             for each, value in zip(pipeline.inputs, inputs, strict=True):
                 self._values[number, each] = part_of(value, start, end)
         self._replicas: dict[tuple[int, int], _Replica] = {}
         self._kept: dict[tuple[int, int], _Kept] = {}
-        self._gradients: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        self._gradients: dict[tuple[int, int], list[Gradient]] = defaultdict(list)
         self.added: list[Any] = []
 
     def device(self, number: int, microbatch: int) -> str:
         """Returns the device on which a stage computes a microbatch."""
         return self._pipeline.stages[number].devices[self._replica_of[microbatch]]
 
-    def arrive(self, microbatch: int, values: Mapping[int, Any]) -> None:
+    def arrive(self, microbatch: int, values: Mapping[int, Nest]) -> None:
         """Adds values of a microbatch that other stages computed, or inputs."""
         self._values |= {(microbatch, each): value for each, value in values.items()}
 
-    def values(self, microbatch: int, ids: Sequence[int]) -> list[Any]:
+    def values(self, microbatch: int, ids: Sequence[int]) -> list[Nest]:
         """Returns values of a microbatch."""
         return [self._values[microbatch, each] for each in ids]
 
@@ -114,20 +115,20 @@ class Tasks:
         return self._kept[number, microbatch].draws
 
     def keep(
-        self, number: int, microbatch: int, taken: Mapping[int, Any], draws: Draws
+        self, number: int, microbatch: int, taken: Mapping[int, Nest], draws: Draws
     ) -> None:
         """Keeps what a stage needs to compute a forward task of elsewhere again."""
         self._kept[number, microbatch] = _Kept(dict(taken), draws=list(draws))
 
     def add_gradients(
-        self, microbatch: int, ids: Sequence[int], gradients: Sequence[Any]
+        self, microbatch: int, ids: Sequence[int], gradients: Sequence[Gradient | None]
     ) -> None:
         """Adds gradients of the loss by some values of a microbatch; None adds nothing."""
         for each, gradient in zip(ids, gradients, strict=True):
             if gradient is not None:
                 self._gradients[microbatch, each].append(gradient)
 
-    def gradients(self, microbatch: int, ids: Sequence[int]) -> list[Any]:
+    def gradients(self, microbatch: int, ids: Sequence[int]) -> list[Gradient | None]:
         """Returns the sums of the gradients by some values so far, or None."""
         found = [self._gradients.get((microbatch, each)) for each in ids]
         return [tf.add_n(each) if each else None for each in found]
@@ -158,7 +159,7 @@ class Tasks:
                 kept = _Kept(taken, draws=kept.draws, found=kept.found)
             self._kept[number, microbatch] = kept
 
-    def backward(self, number: int, microbatch: int, scale: Any) -> None:
+    def backward(self, number: int, microbatch: int, scale: tf.Tensor | float) -> None:
         """Adds the backward task of a stage; the loss is multiplied by the scale."""
         kept = self._kept.pop((number, microbatch))
         of = self._of(number, microbatch)
@@ -178,7 +179,7 @@ class Tasks:
         for id, gradient in by_taken.items():
             self._gradients[microbatch, id].append(gradient)
 
-    def start_from(self, number: int, gradients: Sequence[Any]) -> None:
+    def start_from(self, number: int, gradients: Sequence[Gradient | None]) -> None:
         """Begins the sums of a stage with gradients of what is no example's."""
         self._replica(number, 0).add_up(gradients)
 
@@ -239,7 +240,7 @@ class Tasks:
             self._compute(number, microbatch, kept, is_again)
 
     def _pass_on(
-        self, number: int, microbatch: int, kept: _Kept, scale: Any
+        self, number: int, microbatch: int, kept: _Kept, scale: tf.Tensor | float
     ) -> list[Any]:
         """Returns the gradients by the inputs, and by the weights."""
         weights = self._of(number, microbatch).variables.weights
@@ -269,5 +270,5 @@ class Tasks:
         return [None if each is None else next(found) for each in taken] + list(found)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: Nest) -> bool:
     return value is not None and value.dtype.is_floating

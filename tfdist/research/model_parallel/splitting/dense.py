@@ -1,11 +1,13 @@
 """A dense layer whose matrix is split, as plain as `keras.layers.Dense` in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.splitting.pieces import (
     Cut,
     Join,
@@ -31,7 +33,7 @@ _BY_NUMBER = (
 # fmt: on
 
 
-def acts_by_number(activation: Any) -> bool:
+def acts_by_number(activation: Callable[[tf.Tensor], tf.Tensor] | str | None) -> bool:
     """Returns True if an activation is known to act on each number by itself."""
     if activation is None:
         return True
@@ -54,12 +56,14 @@ class Dense(keras.layers.Dense):
     Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
-    def __init__(self, units: int, *, parts: int, by: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, units: int, *, parts: int, by: str = "", **kwargs: object
+    ) -> None:
         super().__init__(units, **kwargs)
         self.split = Split(parts, by)
         # The regularizer of the join's output, wherever that output is computed.
-        self._of_activity: Any = self.activity_regularizer
-        self.activity_regularizer: Any = None
+        self._of_activity: keras.Regularizer | None = self.activity_regularizer
+        self.activity_regularizer: keras.Regularizer | None = None
 
     def build(self, input_shape: Sequence[int]) -> None:
         """Creates the parts."""
@@ -143,7 +147,7 @@ class Dense(keras.layers.Dense):
             **kwargs,
         )
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Nest, training: bool | None = None) -> Nest:
         """Computes all parts here."""
         return self.pieces()(inputs)
 
@@ -166,7 +170,7 @@ class Dense(keras.layers.Dense):
     def bias(self, value: Any) -> None:
         assert value is None, "the bias is in parts"
 
-    def whole_weights(self) -> list[Any]:
+    def whole_weights(self) -> list[np.ndarray]:
         """Returns the weights of the plain layer."""
         pieces, axis = self.pieces(), int(self.split.by == COLUMNS)
         of_parts = [each.get_weights() for each in pieces.parts]
@@ -177,7 +181,7 @@ class Dense(keras.layers.Dense):
             return [kernel, *pieces.join.get_weights()]
         return [kernel, np.concatenate([each[1] for each in of_parts])]
 
-    def set_whole_weights(self, weights: Sequence[Any]) -> None:
+    def set_whole_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets the parts of the weights of a plain layer."""
         kernel, *bias = (np.asarray(each) for each in weights)
         pieces, by_columns = self.pieces(), self.split.by == COLUMNS
@@ -191,13 +195,13 @@ class Dense(keras.layers.Dense):
         if not by_columns:
             pieces.join.set_weights(bias)
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the weights in one piece, as the plain layer does."""
         if self.built:
             for at, each in enumerate(self.whole_weights()):
                 store[str(at)] = each
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Loads what this layer or a plain one has saved, regardless of its parts."""
         if self.built:
             set_from(self, store, [(self._rows(), self.units), (self.units,)])
@@ -213,7 +217,11 @@ class Dense(keras.layers.Dense):
         return {**config, "parts": self.split.parts, "by": self.split.by}
 
 
-def set_from(layer: Any, store: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+def set_from(
+    layer: keras.Layer,
+    store: MutableMapping[str, np.ndarray],
+    shapes: Sequence[tuple[int, ...]],
+) -> None:
     """Sets a split layer's weights from a file's, which are in one piece."""
     found = [np.asarray(store[str(at)]) for at in range(len(store.keys()))]
     count = 2 if getattr(layer, "use_bias", False) else 1

@@ -1,11 +1,12 @@
 """An embedding whose table is split. As plain as `keras.layers.Embedding` in a file."""
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from tfdist._support.types import Nest
 from tfdist.research.model_parallel.splitting.dense import set_from
 from tfdist.research.model_parallel.splitting.pieces import (
     Join,
@@ -50,13 +51,13 @@ class Embedding(keras.layers.Embedding):
             LayerMatrix(input_dim, output_dim, is_lookup=True),
             f"layer {self.name!r}",
         )
-        self._of_activity: Any = self.activity_regularizer
-        self.activity_regularizer: Any = None
+        self._of_activity: keras.Regularizer | None = self.activity_regularizer
+        self.activity_regularizer: keras.Regularizer | None = None
         if weights is not None:
             self.build()
             self.set_whole_weights([weights[0] if len(weights) == 1 else weights])
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Nest = None) -> None:
         """Creates the parts."""
         if self.built:
             return
@@ -100,7 +101,7 @@ class Embedding(keras.layers.Embedding):
             start, end, self.input_dim, output_dim=self.output_dim, **kwargs
         )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Nest) -> Nest:
         """Looks up in all parts here."""
         return self.pieces()(inputs)
 
@@ -110,12 +111,12 @@ class Embedding(keras.layers.Embedding):
         axis = int(self.split.by == COLUMNS)
         return keras.ops.concatenate([e.embeddings for e in self.pieces().parts], axis)
 
-    def whole_weights(self) -> list[Any]:
+    def whole_weights(self) -> list[np.ndarray]:
         """Returns the weights of the plain layer."""
         of_parts = [each.get_weights()[0] for each in self.pieces().parts]
         return [np.concatenate(of_parts, int(self.split.by == COLUMNS))]
 
-    def set_whole_weights(self, weights: Sequence[Any]) -> None:
+    def set_whole_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets the parts of the table of a plain layer."""
         (table,) = (np.asarray(each) for each in weights)
         axis = int(self.split.by == COLUMNS)
@@ -123,12 +124,12 @@ class Embedding(keras.layers.Embedding):
         for part, (start, end) in zip(self.pieces().parts, found, strict=True):
             part.set_weights([table[:, start:end] if axis else table[start:end]])
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the table in one piece, as the plain layer does."""
         if self.built:
             store["0"] = self.whole_weights()[0]
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Loads what this layer or a plain one has saved, regardless of its parts."""
         if self.built:
             set_from(self, store, [(self.input_dim, self.output_dim)])

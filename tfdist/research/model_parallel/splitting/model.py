@@ -47,10 +47,10 @@ def split_layers(model: keras.Model, layers: Any) -> keras.Model:
         TypeError: If an argument has the wrong type.
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"split_layers takes a keras.Model; received {model!r}")
+        raise TypeError(f"model must be a keras.Model; received {model!r}")
     chosen = _chosen(model, layers)
 
-    def copy(layer: Any) -> Any:
+    def copy(layer: keras.Layer) -> keras.Layer:
         if layer.name in chosen:
             return _split(layer, chosen[layer.name])
         return type(layer).from_config(layer.get_config())
@@ -117,7 +117,7 @@ def _unknown(model: keras.Model, name: str) -> SplitError:
     )
 
 
-def _check(layer: Any, split: Split) -> None:
+def _check(layer: keras.Layer, split: Split) -> None:
     kind = type(layer)
     if kind not in _KINDS:
         raise SplitError(
@@ -131,7 +131,7 @@ def _check(layer: Any, split: Split) -> None:
         resolved(split, matrix, f"layer {layer.name!r}")
 
 
-def why_not(layer: Any) -> str:
+def why_not(layer: keras.Layer) -> str:
     """Returns why a Dense or an Embedding cannot be split, or an empty text."""
     prefix = "kernel" if isinstance(layer, keras.layers.Dense) else "embeddings"
     regularizer = getattr(layer, f"{prefix}_regularizer")
@@ -154,13 +154,13 @@ def why_not(layer: Any) -> str:
     return ""
 
 
-def matrix_of(layer: Any) -> LayerMatrix | None:
+def matrix_of(layer: keras.Layer) -> LayerMatrix | None:
     """Returns the matrix of a layer that can be split; None of any other."""
     is_plain = type(layer) in (keras.layers.Dense, keras.layers.Embedding)
     return _matrix(layer) if is_plain and not why_not(layer) else None
 
 
-def _matrix(layer: Any) -> LayerMatrix | None:
+def _matrix(layer: keras.Layer) -> LayerMatrix | None:
     is_whole = layer.activity_regularizer is not None
     if isinstance(layer, keras.layers.Embedding):
         return LayerMatrix(layer.input_dim, layer.output_dim, True, is_whole)
@@ -171,12 +171,12 @@ def _matrix(layer: Any) -> LayerMatrix | None:
     return LayerMatrix(layer.kernel.shape[0], layer.units, False, is_whole)
 
 
-def _split(layer: Any, split: Split) -> Any:
+def _split(layer: keras.Layer, split: Split) -> Any:
     kwargs = {"parts": split.parts, "by": split.by}
     return _KINDS[type(layer)].from_config({**layer.get_config(), **kwargs})
 
 
-def _carry(old: Any, new: Any) -> None:
+def _carry(old: keras.Layer, new: keras.Layer) -> None:
     if pieces_of(new) is None:
         new.set_weights(old.get_weights())
     elif pieces_of(old) is None:

@@ -2,11 +2,33 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import keras
 
 from tfdist.research.model_parallel.splitting.dense import Dense
 from tfdist.research.model_parallel.splitting.embedding import Embedding
 from tfdist.research.model_parallel.splitting.pieces import Pieces
+
+
+class CallNode(Protocol):
+    """A call of a layer in a functional model, as Keras keeps it."""
+
+    @property
+    def operation(self) -> keras.Operation:
+        """The layer."""
+
+    @property
+    def input_tensors(self) -> Sequence[keras.KerasTensor]:
+        """The symbolic tensors that it takes."""
+
+    @property
+    def outputs(self) -> Sequence[keras.KerasTensor]:
+        """The symbolic tensors that it returns."""
+
+    @property
+    def arguments(self) -> Any:
+        """The arguments of the call, which `fill_in` takes from values."""
 
 
 class _Between:
@@ -20,10 +42,10 @@ class PieceNode:
     `part` is the number of the part: None for the join and for what cuts.
     """
 
-    operation: Any
+    operation: keras.Operation
     input_tensors: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    layer: Any
+    layer: keras.Layer
     part: int | None = None
     is_cut: bool = False
 
@@ -39,13 +61,13 @@ class PieceNode:
         return ((found,) if is_join else tuple(found)), {}
 
 
-def pieces_of(operation: Any) -> Pieces | None:
+def pieces_of(operation: keras.Operation) -> Pieces | None:
     """Returns the pieces of a layer; None if it is not split."""
     is_split = isinstance(operation, Dense | Embedding)
     return operation.pieces() if is_split else None
 
 
-def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
+def with_pieces(nodes: Sequence[CallNode], outputs: Iterable[Any]) -> list[CallNode]:
     """Returns the calls of layers, those of split ones as the calls of their pieces.
 
     Where a layer split by rows takes the output of one that is split by columns into as
@@ -68,7 +90,7 @@ def with_pieces(nodes: Sequence[Any], outputs: Iterable[Any]) -> list[Any]:
     }
     wanted.update(map(id, outputs))
     of_parts: dict[int, list[Any]] = {}
-    found_nodes: list[Any] = []
+    found_nodes: list[CallNode] = []
     for node in nodes:
         if id(node) not in split:
             found_nodes.append(node)

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._support.types import Nest
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -24,13 +26,13 @@ class Pieces:
     cut: list[tuple[int, int]] | None = None
     joined: list[tuple[int, int]] | None = None
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Nest) -> Nest:
         """Computes all of them here."""
         taken = [each(inputs) for each in self.cuts] or [inputs] * len(self.parts)
         return self.join([p(x) for p, x in zip(self.parts, taken, strict=True)])
 
 
-def keep(layer: Any, pieces: Pieces) -> None:
+def keep(layer: keras.Layer, pieces: Pieces) -> None:
     """Attaches its pieces to a layer, under names that Keras does not save.
 
     Attributes whose names begin with two underscores are not in Keras's files: the
@@ -54,7 +56,9 @@ class PartOf(keras.initializers.Initializer):
         self._whole, self._shape = whole, tuple(shape)
         self._part = (slice(None),) * axis + (slice(start, end),)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None, **kwargs: Any) -> Any:
+    def __call__(
+        self, shape: Sequence[int], dtype: Any = None, **kwargs: object
+    ) -> Any:
         """Returns the values of the part."""
         # The device of a part may have no memory for the whole.
         with tf.device("/device:CPU:0"):
@@ -64,12 +68,12 @@ class PartOf(keras.initializers.Initializer):
 class Cut(keras.layers.Layer):
     """Some of the last axis."""
 
-    def __init__(self, start: int, end: int, **kwargs: Any) -> None:
+    def __init__(self, start: int, end: int, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self._start, self._end = start, end
         self.supports_masking = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Nest) -> Nest:
         """Returns a part of the input."""
         return inputs[..., self._start : self._end]
 
@@ -85,19 +89,19 @@ class Join(keras.layers.Layer):
         is_sum: bool,
         bias: dict[str, Any] | None = None,
         activation: Any = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self._is_sum, self._bias, self._activation = is_sum, bias, activation
         self.bias: Any = None
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Nest) -> None:
         """Creates the bias."""
         if self._bias is not None:
             self.bias = self.add_weight(name="bias", **self._bias)
 
-    def call(self, inputs: list[Any]) -> Any:
+    def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:
         """Returns the whole output."""
         if self._is_sum:
             output = inputs[0]
@@ -109,7 +113,7 @@ class Join(keras.layers.Layer):
             output = output + keras.ops.cast(self.bias, output.dtype)
         return output if self._activation is None else self._activation(output)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+    def compute_mask(self, inputs: Nest, previous_mask: Nest) -> Nest:
         """Returns the mask of the first part, which is that of all."""
         return previous_mask[0] if previous_mask else None
 
@@ -117,11 +121,11 @@ class Join(keras.layers.Layer):
 class RowsOfTable(keras.layers.Embedding):
     """The rows of a table from `start` to `end`, of `whole` rows: the others are zeros."""
 
-    def __init__(self, start: int, end: int, whole: int, **kwargs: Any) -> None:
+    def __init__(self, start: int, end: int, whole: int, **kwargs: object) -> None:
         super().__init__(input_dim=end - start, **kwargs)
         self._start, self._end, self._whole = start, end, whole
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Nest) -> Nest:
         """Looks up the rows that are here."""
         ops = keras.ops
         ids = ops.cast(inputs, "int64")
