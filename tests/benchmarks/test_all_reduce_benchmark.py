@@ -4,13 +4,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import tensorflow as tf
 
+from ..launch_programs.launcher import wait_for
+from ..support import jobs
 from ..support.deadline import DEADLINE, PROGRAM_DEADLINE
 from ..support.namespaces import names_on_this_machine, needs_root
 from ..support.processes import still_running
@@ -53,10 +54,7 @@ def test_it_runs_between_two_hosts(benchmark, tmp_path):
     path = tmp_path / "all_reduce.json"
     flags = ["--parts=reduce", "--hosts=2", "--rates=none", "--repeats=1"]
     flags += ["--sizes=4e5", "--rounds=2", f"--json={path}"]
-    ran = subprocess.run(
-        [*PROGRAM, *flags], capture_output=True, text=True, timeout=PROGRAM_DEADLINE
-    )
-    assert ran.returncode == 0, ran.stderr
+    jobs.run(*PROGRAM[1:], *flags)
     results = benchmark("all_reduce_results").Results(
         json.loads(path.read_text())["measured"]
     )
@@ -81,13 +79,11 @@ def test_nothing_is_left_when_it_is_interrupted(signum):
         # What a shell starts in the background ignores SIGINT, and so what that starts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + PROGRAM_DEADLINE
-    running = []
-    while len(running) < 5:
-        assert time.monotonic() < deadline, running
-        assert program.poll() is None, program.communicate()[0].decode()
-        time.sleep(0.2)
-        running = psutil.Process(program.pid).children(recursive=True)
+    children = lambda: psutil.Process(program.pid).children(recursive=True)  # noqa: E731
+    runs = lambda: len(children()) >= 5 or program.poll() is not None  # noqa: E731
+    wait_for(runs, "all hosts", within=PROGRAM_DEADLINE)
+    assert program.poll() is None, program.communicate()[0].decode()
+    running = children()
     assert f"tfd{program.pid}" in names_on_this_machine()
     program.send_signal(signum)
     program.communicate(timeout=DEADLINE)

@@ -6,12 +6,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from ..launch_programs.launcher import ends_of_logs, wait_for
 from ..support.deadline import DEADLINE
 from ..support.namespaces import needs_root
 
@@ -175,25 +175,16 @@ class ControlPlane:
 
     def _write_kubeconfig(self, file, token, server, pki):
         authority = {"certificate-authority": f"{pki}/apiserver.crt"}
-        file.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [
-                        {"name": "test", "cluster": {"server": server, **authority}}
-                    ],
-                    "users": [{"name": "user", "user": {"token": token}}],
-                    "contexts": [
-                        {
-                            "name": "test",
-                            "context": {"cluster": "test", "user": "user"},
-                        }
-                    ],
-                    "current-context": "test",
-                }
-            )
-        )
+        parts = {
+            "cluster": {"server": server, **authority},
+            "user": {"token": token},
+            "context": {"cluster": "test", "user": "test"},
+        }
+        config = {
+            f"{part}s": [{"name": "test", part: of}] for part, of in parts.items()
+        }
+        config |= {"apiVersion": "v1", "kind": "Config", "current-context": "test"}
+        file.write_text(json.dumps(config))
 
     def _run(self, program, *args):
         with (self.directory / f"{Path(program).name}.log").open("wb") as log:
@@ -207,14 +198,7 @@ class ControlPlane:
         self.processes.append(process)
 
     def wait_for(self, condition, what):
-        deadline = time.monotonic() + DEADLINE
-        while not (value := condition()):
-            assert time.monotonic() < deadline, (
-                f"no {what}",
-                *(each.read_text()[-2000:] for each in self.directory.glob("*.log")),
-            )
-            time.sleep(0.1)
-        return value
+        return wait_for(condition, what, lambda: ends_of_logs(self.directory))
 
     def stop(self):
         for process in reversed(self.processes):

@@ -131,35 +131,18 @@ class Kubelet:
 
     def _register(self, name):
         port = self.server.server_address[1]
-        now = _now()
-        self.api(
-            "POST",
-            "/api/v1/nodes",
-            {
-                "metadata": {
-                    "name": name,
-                    "labels": {"kubernetes.io/hostname": name},
-                }
-            },
-        )
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        times = dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), _now())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", **times}
         amount = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-        self.api(
-            "PATCH",
-            f"/api/v1/nodes/{name}/status",
-            {
-                "status": {
-                    "capacity": amount,
-                    "allocatable": amount,
-                    "conditions": [
-                        {**ready, "lastHeartbeatTime": now, "lastTransitionTime": now}
-                    ],
-                    "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-                    "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-                }
-            },
-            kind=_MERGE,
-        )
+        status = {
+            "capacity": amount,
+            "allocatable": amount,
+            "conditions": [ready],
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        self.api("POST", "/api/v1/nodes", {"metadata": metadata, "status": status})
 
     # Pods.
 

@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
-from ..launch_programs.launcher import DEADLINE, SLEEP, wait_for
+from ..launch_programs.engine_launcher import ELASTIC, PATIENCE, EngineLauncher
+from ..launch_programs.engine_suite import EngineSuite
+from ..launch_programs.launcher import DEADLINE, wait_for
 from .kubernetes_cluster import NODES, kubernetes_cluster
 from .kubernetes_control_plane import needs_kubernetes
 from .kubernetes_kubelet import IMAGE
@@ -39,6 +39,10 @@ def is_of_cluster(process):
 class KubernetesLauncher(EngineLauncher):
     """Runs `python -m launch.kubernetes`."""
 
+    engine = "kubernetes"
+    chief_host = "mine-chief-0"
+    runs_elsewhere = True
+
     def __init__(self, directory, cluster):
         super().__init__(directory, cluster.launchers_environ)
         self.cluster = cluster
@@ -47,6 +51,27 @@ class KubernetesLauncher(EngineLauncher):
             *("--name=mine", "--log_dir=logs", "--grace_period=5"),
             *("--env=TEST_MARK", "--env=PYTHONPATH", f"--work_dir={directory}"),
         )
+
+    def check_places(self):
+        where = {self.cluster.node_of("mine", f"ps:{index}") for index in (0, 1)}
+        assert len(where) == 2
+        assert where < {*NODES}
+
+    def check_running(self):
+        assert len(self.cluster.objects()) == 6 + 6 + 3
+
+    def is_gone(self):
+        return not self.cluster.objects()
+
+    def lose(self, task):
+        if task.startswith("worker"):
+            self.kill(task)
+        else:
+            self.take_away(task.replace("chief:0", "chief"))
+
+    def cut(self):
+        self.take_away("worker:0")
+        return "worker:0"
 
     def take_away(self, task):
         """Deletes the pod of a task, and returns once it has another."""
@@ -73,38 +98,6 @@ def launcher(tmp_path, cluster):
         except AssertionError:
             cluster.clear()
             raise
-
-
-@pytest.mark.timeout(900)
-def test_mnist_trains_while_a_worker_a_ps_and_the_chief_are_killed(cluster, tmp_path):
-    with KubernetesLauncher(tmp_path, cluster) as launcher:
-        launcher.use_real_tfdist()
-        process = launcher.start(
-            *("--checkpoint_dir=checkpoints", f"--startup_timeout={PATIENCE:g}"),
-            *("--env=TF_CPP_MIN_LOG_LEVEL=3", str(EXAMPLE)),
-            *("--epochs=4", "--min_accuracy=0.95"),
-        )
-        launcher.wait_for_epoch(2, process)
-        where = {cluster.node_of("mine", f"ps:{index}") for index in (0, 1)}
-        assert len(where) == 2
-        assert where < {*NODES}
-        launcher.kill("worker:0")
-        launcher.take_away("ps:1")
-        # There was no checkpoint yet, so the program starts from its first epoch.
-        launcher.wait_for_epoch(1, process, times=2)
-        launcher.take_away("chief")
-        try:
-            shown, errors = process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired as error:
-            process.terminate()
-            process.communicate(timeout=DEADLINE)
-            pytest.fail(f"it does not end: {error.stdout.decode()}")
-        launcher.wait_until_nothing_is_left()
-    assert process.returncode == 0, shown + errors
-    assert float(re.search(r"Test accuracy: ([\d.]+)", shown)[1]) >= 0.95
-    _, table = shown.split("  log\n")
-    recovered = re.findall(r"recovered: (\S+) was .*at work", table)
-    assert recovered == ["worker:0", "ps:1", "chief"], shown
 
 
 @pytest.mark.timeout(900)
@@ -154,69 +147,12 @@ def test_workers_join_when_there_is_a_node_and_one_is_given_up(cluster, tmp_path
         assert counted["asked for"] <= counted[name] <= counted["asked for"] + 80
 
 
-def test_the_script_and_the_status_of_the_job(launcher):
-    script = launcher.script(
-        "import os, sys; print(sys.argv[1:], os.uname().nodename); sys.exit(7)"
-    )
-    args = ["a b", "$(HOME)", "$$(id)", "\n- x: y", "\r\n'\"\\", "--", "%j", "1e3", "é"]
-    status, output, errors = launcher.run(script, *args)
-    assert status == 7, output + errors
-    assert f"[chief]    {args!r} mine-chief-0" in output
-    assert "chief exited with status 7" in output
-    assert "restarting" not in output
-    assert f"the logs are in {launcher.directory}/logs\n" in output
-    assert f"  {launcher.directory}/logs/ps-1.log\n" in output
-    assert launcher.jobs("status", "mine").stdout.startswith(
-        "mine on kubernetes since "
-    )
-    assert ": ended with 7\n" in launcher.jobs("status", "mine").stdout
-    assert launcher.jobs("logs", "mine", "ps:1").stdout == "hello from ps:1\n"
-    follow = launcher.jobs("follow", "mine")
-    assert (follow.returncode, follow.stdout) == (7, output)
-
-
-ENDINGS = ["cancel", "SIGTERM", "SIGKILL"]
-
-
-@pytest.mark.in_part("cancel", "SIGKILL")
-@pytest.mark.parametrize("how", ENDINGS)
-def test_nothing_is_left(launcher, cluster, how):
-    script = launcher.script(SLEEP)
-    if how == "cancel":
-        status, output, errors = launcher.run("--detach", script)
-        assert (status, output) == (0, "mine\n"), errors
-    else:
-        process = launcher.start(script)
-    launcher.wait_for_log("chief")
-    assert len(cluster.objects()) == 6 + 6 + 3
-    assert ": running\n" in launcher.jobs("status", "mine").stdout
-    if how == "cancel":
-        again = launcher.run(script)
-        assert again[0] == 2
-        assert "a job named 'mine' is running" in again[2]
-        assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
-        assert cluster.objects() == []
-        assert "ended with 143" in launcher.jobs("cancel", "mine").stdout
-    else:
-        process.send_signal(getattr(signal, how))
-        process.communicate(timeout=2 * DEADLINE)
-    launcher.wait_until_nothing_is_left()
-    if how == "SIGTERM":
-        assert process.returncode == 143
-    assert "ended with 143\n" in launcher.jobs("status", "mine").stdout
-
-
-WAITING = """
-    import os, sys, time
-    print("ready", flush=True)
-    while not os.path.exists("over"):
-        time.sleep(0.05)
-    sys.exit(int(open("over").read() or 0))
-"""
+class TestOnKubernetes(EngineSuite):
+    pass
 
 
 def test_kubectl_takes_the_dry_run(launcher, cluster):
-    script = launcher.script(WAITING)
+    script = launcher.waiting()
     status, objects, errors = launcher.run(
         "--dry_run", "--nopod_failure_policy", script
     )
@@ -237,8 +173,9 @@ def test_kubectl_takes_the_dry_run(launcher, cluster):
     assert done.returncode == 0, done.stderr
     chief = ("logs", "-l", "app.kubernetes.io/component=chief")
     wait_for(lambda: run(*chief).stdout == "ready\n", "log of the chief")
-    (launcher.directory / "over.new").write_text("3")
-    (launcher.directory / "over.new").rename(launcher.directory / "over")
+    new = launcher.directory / "new"
+    new.write_text("3")
+    new.rename(launcher.over)
 
     def jobs():
         return run("get", "jobs", "-o", "jsonpath={.items[*].status.succeeded}").stdout
@@ -252,11 +189,11 @@ def test_kubectl_takes_the_dry_run(launcher, cluster):
 
 
 def test_a_detached_job_needs_nobody_here(launcher):
-    launcher.run("--detach", launcher.script(WAITING))
+    launcher.run("--detach", launcher.waiting())
     launcher.wait_for_log("chief")
     (record,) = (launcher.directory / "state").glob("tfdist/jobs/mine/job.json")
     os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    (launcher.directory / "over").touch()
+    launcher.over.touch()
     # Another takes the place of the process that copied the logs.
     follow = launcher.jobs("follow", "mine")
     assert follow.returncode == 0, follow.stderr
@@ -266,8 +203,8 @@ def test_a_detached_job_needs_nobody_here(launcher):
 
 
 def test_pods_are_taken_away_and_the_job_goes_on(launcher):
-    saving = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
-    process = launcher.start(launcher.script(f"{saving}\n{textwrap.dedent(WAITING)}"))
+    saving = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
+    process = launcher.start(launcher.waiting(saving))
     launcher.wait_for_log("chief")
     # The status of a script that was told to end is no error of the script.
     for times, task in enumerate(["chief", "launcher"], 2):
@@ -275,7 +212,7 @@ def test_pods_are_taken_away_and_the_job_goes_on(launcher):
         wait_for(
             lambda n=times: launcher.log("chief").count(b"ready") == n, "next chief"
         )
-    (launcher.directory / "over").touch()
+    launcher.over.touch()
     shown, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, shown + errors
     assert "chief was lost" in shown

@@ -12,7 +12,7 @@ from tf_config import Cluster, contract
 from tfdist.cluster.settings import job_settings
 
 from ..launch_programs.launcher import SLEEP, wait_for
-from ..recovery.test_recovery_launch import finish, pids
+from ..recovery.test_recovery_launch import finish
 
 CLUSTER = Cluster.from_hosts(chief="a:1", ps="a:2", worker="a:3,a:4,a:5")
 FOUR = ("--num_ps=1", "--num_workers=4")
@@ -88,7 +88,7 @@ def test_a_worker_that_cannot_be_started_is_given_up(launcher):
     wait_for(lambda: launcher.log("worker-1").count(b"hello") == 2, "second hello")
     # Its restarts are not counted: another worker still has one.
     before = wait_for(
-        lambda: len(now := pids(launcher)) == 5 and "worker:1" not in now and now,
+        lambda: len(now := launcher.tasks()) == 5 and "worker:1" not in now and now,
         "end of worker:1",
     )
     launcher.wait_for_log("worker-3", b"hello")  # It may have listened before.
@@ -118,7 +118,7 @@ def test_below_the_minimum_the_job_fails_and_says_so(launcher, restarts):
                 lambda log=log, n=life + 1: launcher.log(log).count(b"hello") == n,
                 "start",
             )
-            os.kill(wait_for(lambda w=worker: pids(launcher).get(w), worker), 9)
+            os.kill(wait_for(lambda w=worker: launcher.tasks().get(w), worker), 9)
     status, _, errors = finish(process)
     assert status == 137
     # Whichever death is seen first.
@@ -143,11 +143,7 @@ def of_each(**programs):
 @pytest.mark.parametrize(
     ("lost", "end", "words"),
     [
-        (
-            "worker:0",
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            "was killed by SIGKILL",
-        ),
+        ("worker:0", "signal.raise_signal(signal.SIGKILL)", "was killed by SIGKILL"),
         ("worker:2", "raise SystemExit(3)", "exited with status 3"),
     ],
 )

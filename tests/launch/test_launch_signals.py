@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from ..launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, marked
+from ..launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, marked, wait_for
 
 SAVES_ON_INTERRUPT = """
     import signal, sys, time
@@ -19,6 +19,9 @@ SAVES_ON_INTERRUPT = """
     print("ready", flush=True)
     time.sleep(600)
 """
+
+
+IGNORES = f"import signal; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; {SLEEP}"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -55,8 +58,7 @@ def test_ctrl_c_reaches_the_chief_once_and_the_servers_not_at_all(launcher):
 
 
 def test_many_signals_are_like_two(launcher):
-    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {SLEEP}"
-    process = launcher.start("--grace_period=600", launcher.script(code))
+    process = launcher.start("--grace_period=600", launcher.script(IGNORES))
     launcher.wait_for_log("chief")
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -67,16 +69,7 @@ def test_many_signals_are_like_two(launcher):
 
 
 def test_second_signal_kills_at_once(launcher):
-    script = launcher.script(
-        """
-        import signal, time
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("ready", flush=True)
-        time.sleep(600)
-        """
-    )
-    process = launcher.start("--grace_period=600", script)
+    process = launcher.start("--grace_period=600", launcher.script(IGNORES))
     launcher.wait_for_log("chief")
     process.send_signal(signal.SIGINT)
     while "forwarded to" not in (line := process.stderr.readline()):
@@ -110,8 +103,7 @@ def test_a_signal_that_reaches_the_supervisor_too_counts_once(launcher):
 
 
 def test_chief_that_does_not_end_is_killed_after_the_grace_period(launcher):
-    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
-    process = launcher.start("--grace_period=0.5", launcher.script(code))
+    process = launcher.start("--grace_period=0.5", launcher.script(IGNORES))
     launcher.wait_for_log("chief")
     process.terminate()
     _, errors = process.communicate(timeout=DEADLINE)
@@ -141,10 +133,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(launcher, victim):
     process = launcher.start(str(PROGRAMS / "orphans.py"), launcher.mark, "600")
     launcher.wait_for_log("chief")
     # launcher, supervisor, 4 servers, chief, and its 4 children
-    deadline = time.monotonic() + DEADLINE
-    while len(marked(launcher.mark)) != 11:
-        assert time.monotonic() < deadline, marked(launcher.mark)
-        time.sleep(0.1)
+    wait_for(lambda: len(marked(launcher.mark)) == 11, "all processes")
     supervisor, *_ = psutil.Process(process.pid).children()
     os.kill(process.pid if victim == "launcher" else supervisor.pid, signal.SIGKILL)
     launcher.wait_until_nothing_is_left()

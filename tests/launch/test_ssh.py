@@ -1,13 +1,13 @@
 """`launch.ssh` with a stand-in for ssh, on this machine; see also test_ssh_hosts.py."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
 from unittest import mock
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +19,15 @@ from launch.job.plan import Remote, TaskPlan
 from tf_config import Task
 
 from ..launch_programs.engine_launcher import EngineLauncher
-from ..launch_programs.launcher import DEADLINE, PROGRAMS, SLEEP, marked
+from ..launch_programs.engine_suite import EngineSuite
+from ..launch_programs.launcher import DEADLINE, PROGRAMS, wait_for
 from .test_launch_fuzz import snares
 
 
 class SshLauncher(EngineLauncher):
     """Runs `python -m launch.ssh`, with a stand-in for ssh."""
+
+    engine = "ssh"
 
     def __init__(self, directory):
         super().__init__(directory)
@@ -43,6 +46,11 @@ class SshLauncher(EngineLauncher):
     def start(self, *args, **options):
         (self.directory / "bin" / "hosts.json").write_text(json.dumps(self.hosts))
         return super().start(*args, **options)
+
+    def cut(self):
+        agent = psutil.Process(self.tasks()["worker:0"]).parent()
+        agent.kill()
+        return "worker:0"
 
 
 @pytest.fixture
@@ -73,11 +81,7 @@ def test_the_tasks_run_on_their_hosts(launcher):
 @pytest.mark.parametrize(
     ("host", "special", "message"),
     [
-        (
-            "h1",
-            {"refuse": "Permission denied (publickey)."},
-            "Permission denied (publickey).; try ",
-        ),
+        ("h1", {"refuse": "Permission denied"}, "Permission denied; try "),
         ("h2", {"hang": True}, "h2 did not answer within 15 s (--connect_timeout)"),
         ("h1", {"env": {"PYTHONPATH": "other"}}, "h1 has tensorflow 1.2.3, but h0 has"),
         ("h0", {"env": {"PYTHONPATH": "broken"}}, "h0 cannot run "),
@@ -159,73 +163,24 @@ def test_only_hosts_that_run_the_script_need_it(launcher):
     assert errors.count("has no directory /nowhere") == 3
 
 
+class TestOnStandIns(EngineSuite):
+    pytestmark = pytest.mark.slow
+    test_mnist_trains_while_a_worker_a_ps_and_the_chief_are_killed = None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["worker:1", "ps:0", "chief:0"])
 def test_a_lost_task_is_restarted(launcher, task):
-    script = launcher.script(
-        """
-        import os, sys, time
-        print(*["again"] if os.path.exists("begun") else ["ready"], flush=True)
-        if os.path.exists("begun"):
-            while not os.path.exists("over"):
-                time.sleep(0.05)
-            sys.exit()
-        open("begun", "w").close()
-        while not os.path.exists("over"):
-            time.sleep(0.05)
-        """
-    )
-    process = launcher.start(script)
+    process = launcher.start(launcher.waiting())
     launcher.wait_for_log("chief")
     launcher.kill(task)
     if not task.startswith("worker"):
-        launcher.wait_for_log("chief", b"again")
-    (launcher.directory / "over").touch()
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, errors
+        wait_for(lambda: launcher.log("chief").count(b"ready") == 2, "next chief")
+    launcher.over.touch()
+    shown = launcher.finish(process)
+    assert process.returncode == 0, shown
     name = task.replace("chief:0", "chief")
-    assert f"{name} was killed by SIGKILL: restarting" in errors
-
-
-@pytest.mark.slow
-def test_an_error_of_the_script_ends_the_job(launcher):
-    status, _, errors = launcher.run(launcher.script("import sys; sys.exit(137)"))
-    assert status == 137
-    assert "chief exited with status 137" in errors
-    assert "restarting" not in errors
-
-
-@pytest.mark.slow
-def test_a_job_in_the_background(launcher):
-    done = launcher.start("--detach", "--name=mine", launcher.script(SLEEP))
-    output, errors = done.communicate(timeout=DEADLINE)
-    assert (done.returncode, output) == (0, "mine\n"), errors
-    launcher.wait_for_log("chief")
-    status = launcher.jobs("status", "mine").stdout
-    assert re.match(
-        r"mine on ssh since \S+: running\n  chief  on h1  10\.0\.0\.1:", status
-    )
-    assert launcher.jobs("logs", "mine", "chief").stdout == "ready\n"
-    assert "[ps:1]     hello from ps:1" in launcher.jobs("logs", "mine").stdout
-    again = launcher.run("--name=mine", launcher.script(SLEEP))
-    assert again[0] == 2
-    assert "a job named 'mine' is running" in again[2]
-    followers = [["follow", "mine"], ["cancel", "mine"]]
-    environ = {**os.environ, "XDG_STATE_HOME": str(launcher.directory / "state")}
-    follow, cancel = (
-        subprocess.Popen(
-            [sys.executable, "-m", "launch.jobs", *each],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in followers
-    )
-    assert cancel.communicate(timeout=2 * DEADLINE)[0] == "mine: ended with 143\n"
-    assert "SIGTERM: forwarded to chief" in follow.communicate(timeout=DEADLINE)[0]
-    assert follow.returncode == 143
-    assert marked(launcher.mark) == []
-    assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
+    assert f"{name} was killed by SIGKILL: restarting" in shown
 
 
 # What a person pastes.

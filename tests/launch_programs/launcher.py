@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 
 import launch
@@ -20,15 +22,23 @@ from ..support.deadline import DEADLINE
 PROGRAMS = Path(__file__).parent
 ROOT = str(Path(launch.__file__).parent.parent)
 COMMAND = (sys.executable, "-m", "launch.local")
+_TASK = re.compile(rb'"task":{"type":"(\w+)","index":(\d+)')
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + DEADLINE
+def wait_for(condition, what, said=lambda: "", within=DEADLINE):
+    """Waits until a condition is true; an error has what `said` returns by then."""
+    deadline = time.monotonic() + within
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} after {DEADLINE:g} s"
+        assert time.monotonic() < deadline, f"no {what} after {within:g} s: {said()}"
         time.sleep(0.05)
     return value
+
+
+def ends_of_logs(directory):
+    """The last words of all programs that log in a directory."""
+    logs = [path for kind in ("*.out", "*.log") for path in directory.glob(kind)]
+    return "\n".join(path.read_text()[-2000:] for path in logs)
 
 
 def marked(mark):
@@ -124,6 +134,18 @@ class Launcher:
                 raise
             # It has said why it ended.
             raise AssertionError(f"{error}: {self.process.communicate()}") from None
+
+    def tasks(self):
+        """The process of each task that runs, by its name."""
+        found = {}
+        for pid in marked(self.mark):
+            # One that has just ended may still be in the list.
+            with contextlib.suppress(OSError, psutil.Error):
+                environ = Path(f"/proc/{pid}/environ").read_bytes().replace(b" ", b"")
+                match = _TASK.search(environ)
+                if match and psutil.Process(pid).ppid() not in found.values():
+                    found[f"{match[1].decode()}:{match[2].decode()}"] = pid
+        return found
 
     def wait_until_nothing_is_left(self):
         wait_for(lambda: not marked(self.mark), "end of the last process")

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 
 from launch.network.namespaces import network as network_of
 
+from ..launch_programs.launcher import wait_for
 from ..support.deadline import DEADLINE
 from ..support.namespaces import host_of, needs_root, needs_stunnel
 from .ray_nodes import CPUS, STORE, end_of_ray, needs_ray
@@ -76,10 +76,8 @@ class RayHosts:
                     )
                 )
             # One after the other: they share the directory of their sockets.
-            deadline = time.monotonic() + DEADLINE
-            while b"Ray runtime started" not in log.read_bytes():
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
+            said = log.read_text
+            wait_for(lambda said=said: "Ray runtime started" in said(), "node", said)
 
     def host_of(self, pid):
         """The name of the host whose network a process is in."""

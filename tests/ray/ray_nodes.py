@@ -5,13 +5,12 @@ import importlib.util
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ..support.deadline import DEADLINE
+from ..launch_programs.launcher import wait_for
 
 CPUS = 4  # of each node, for Ray: the machine may have fewer.
 # A dead node is noticed after 2 s, and a slow one after 10 s as usual.
@@ -133,10 +132,7 @@ def ray_nodes(ips):
 
 def end_of_ray(before, directory):
     """Waits for the end of Ray's processes, and removes its files."""
-    deadline = time.monotonic() + DEADLINE
-    while left := _of_ray(before):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_for(lambda: not _of_ray(before), "end of Ray", lambda: _of_ray(before))
     # A cluster that starts later in this process makes the directory of the one before it
     # again, without files.
     _directories.append(directory)

@@ -3,19 +3,17 @@
 import re
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
-from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
+from ..launch_programs.engine_launcher import ELASTIC, PATIENCE, EngineLauncher
+from ..launch_programs.engine_suite import EngineSuite, kill_child, nothing_is_left
+from ..launch_programs.launcher import DEADLINE, SLEEP, wait_for
 from .ray_nodes import CPUS, actors, needs_ray, ray_nodes
 
 pytestmark = [*needs_ray, pytest.mark.cluster]
 
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
-SMALL = ("--num_ps=1", "--num_workers=1")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +24,11 @@ def nodes():
 
 class RayLauncher(EngineLauncher):
     """Runs `python -m launch.ray`, with jobs of its own."""
+
+    engine = "ray"
+    patient = (*EngineLauncher.patient, "--env=PYTHONPATH")
+    small = ("--num_ps=1", "--num_workers=1", "--max_restarts=1")
+    is_shipped = True
 
     def __init__(self, directory, nodes):
         super().__init__(directory)
@@ -40,6 +43,27 @@ class RayLauncher(EngineLauncher):
         """The node of each task."""
         return {task: self.nodes.of(pid) for task, pid in self.tasks().items()}
 
+    def check_places(self):
+        where = self.where()
+        assert len(where) == 5
+        assert where["ps:0"] != where["ps:1"]
+        others = {node for task, node in where.items() if not task.startswith("ps")}
+        assert len(others) == 1
+
+    def check_running(self):
+        where = self.where()
+        assert len(where) == len(actors()) == 3
+        assert self.nodes.groups() == 2
+        assert self.nodes.free() == CPUS * len(NODES) - 3
+        status = self.jobs("status", "mine").stdout
+        places = re.findall(r"^  (\S+)  on (\S+)  \S+:\d+  \S+\.log$", status, re.M)
+        names = {task: task.replace("chief", "chief:0") for task, _ in places}
+        assert {names[task]: node for task, node in places} == where
+
+    def cut(self):
+        actors()[0].kill()
+        return r"\S+"
+
     def wait_until_nothing_is_left(self):
         super().wait_until_nothing_is_left()
         wait_for(self.nodes.is_empty, "end of the job for Ray")
@@ -50,35 +74,6 @@ def launcher(tmp_path, nodes):
     with RayLauncher(tmp_path, nodes) as launcher:
         yield launcher
         launcher.wait_until_nothing_is_left()
-
-
-@pytest.mark.timeout(900)
-def test_mnist_trains_while_a_worker_a_ps_and_the_chief_are_killed(nodes, tmp_path):
-    with RayLauncher(tmp_path, nodes) as launcher:
-        launcher.use_real_tfdist()
-        process = launcher.start(
-            *("--checkpoint_dir=checkpoints", f"--startup_timeout={PATIENCE:g}"),
-            *("--env=PYTHONPATH", "--env=TF_CPP_MIN_LOG_LEVEL=3", str(EXAMPLE)),
-            *("--epochs=4", "--min_accuracy=0.95"),
-        )
-        launcher.wait_for_epoch(2, process)
-        where = launcher.where()
-        assert len(where) == 5
-        assert where["ps:0"] != where["ps:1"]
-        others = {node for task, node in where.items() if not task.startswith("ps")}
-        assert len(others) == 1
-        launcher.kill("worker:0")
-        launcher.kill("ps:1")
-        # There was no checkpoint yet, so the program starts from its first epoch.
-        launcher.wait_for_epoch(1, process, times=2)
-        launcher.kill("chief:0")
-        shown, errors = process.communicate(timeout=PATIENCE)
-        launcher.wait_until_nothing_is_left()
-    assert process.returncode == 0, shown + errors
-    assert float(re.search(r"Test accuracy: ([\d.]+)", shown)[1]) >= 0.95
-    _, table = errors.split("  log\n")
-    recovered = re.findall(r"recovered: (\S+) was killed by SIGKILL.*at work", table)
-    assert recovered == ["worker:0", "ps:1", "chief"], errors
 
 
 @pytest.mark.timeout(900)
@@ -136,120 +131,32 @@ def test_workers_come_when_there_is_a_node_and_one_is_given_up(nodes, tmp_path):
 
 
 def test_without_a_checkpoint_the_job_keeps_its_workers(launcher, nodes):
-    over = launcher.directory / "over"
     process = launcher.start(
         *("--num_ps=1", "--num_workers=3", "--cpus_per_task=3", "--min_workers=1"),
-        *(launcher.script(WAITING), str(over)),
+        launcher.waiting(),
     )
     launcher.wait_for_log("chief")
     assert {*launcher.where()} == {"chief:0", "ps:0", "worker:0"}
     # What it could not use, it does not ask for.
     assert nodes.groups() == 2
-    over.touch()
+    launcher.over.touch()
     _, errors = process.communicate(timeout=2 * DEADLINE)
     assert process.returncode == 0, errors
     assert "others can come only with --checkpoint_dir" in errors
 
 
-def test_the_directory_is_shipped_and_the_status_comes_back(launcher):
-    launcher.script("WORD = 'shipped'", "beside.py")
-    script = launcher.script(
-        """
-        import beside, os, sys
-        print(sys.argv[1:], beside.WORD, os.getcwd())
-        sys.exit(7)
-        """
-    )
-    args = ["a b", "$(id)", "\n", "'\"\\", "--"]
-    status, output, errors = launcher.run(*SMALL, "--name=mine", script, *args)
-    assert status == 7, output + errors
-    shown = re.search(r"\[chief\]    (.*) shipped (.*)$", output, re.M)
-    assert shown[1] == repr(args)
-    assert shown[2] != str(launcher.directory)
-    assert "chief exited with status 7" in errors
-    assert "restarting" not in errors
-    assert ": ended with 7\n" in launcher.jobs("status", "mine").stdout
-    assert launcher.jobs("logs", "mine", "ps:0").stdout == "hello from ps:0\n"
+class TestOnRay(EngineSuite):
+    pass
 
 
-# With a child that only looking for it would find.
-FAMILY = """
-    import subprocess, time
-    subprocess.Popen(["setsid", "sleep", "600"])
-    print("ready", flush=True)
-    time.sleep(600)
-"""
-ENDINGS = ["cancel", "SIGTERM", "SIGKILL", "SIGKILL of both", "SIGKILL of the driver"]
+def test_nothing_is_left_of_two_that_are_killed(launcher):
+    nothing_is_left(launcher, lambda it: kill_child(it, "supervisor", too=True))
 
 
-@pytest.mark.in_part("cancel", "SIGKILL of both")
-@pytest.mark.parametrize("how", ENDINGS)
-def test_nothing_is_left(launcher, nodes, how):
-    process = launcher.start(
-        *("--name=mine", "--max_restarts=1", *SMALL), launcher.script(FAMILY)
-    )
-    launcher.wait_for_log("chief")
-    assert len(launcher.tasks()) == len(actors()) == 3
-    assert launcher.where().keys() == {"ps:0", "worker:0", "chief:0"}
-    assert nodes.groups() == 2
-    assert nodes.free() == CPUS * len(NODES) - 3
-    status = launcher.jobs("status", "mine").stdout
-    assert ": running\n" in status
-    places = re.findall(r"^  (\S+)  on (\S+)  \S+:\d+  \S+\.log$", status, re.M)
-    assert {f"{task}:0".replace(":0:0", ":0"): node for task, node in places} == (
-        launcher.where()
-    )
-    children = psutil.Process(process.pid).children()
-    supervisor, driver = (
-        next(each for each in children if name in str(each.cmdline()))
-        for name in ("supervisor", "ray_driver_process")
-    )
-    if how == "cancel":
-        assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
-        assert {*marked(launcher.mark)} <= {process.pid}  # The command itself ends.
-        assert "ended with 143" in launcher.jobs("cancel", "mine").stdout
-    elif how == "SIGTERM":
-        process.terminate()
-    elif how == "SIGKILL of the driver":
-        driver.kill()
-    else:
-        process.kill()
-        if how == "SIGKILL of both":
-            supervisor.kill()
-    process.communicate(timeout=2 * DEADLINE)
-    launcher.wait_until_nothing_is_left()
-    if how == "SIGTERM":
-        assert process.returncode == 143
-    elif how == "SIGKILL of the driver":
-        assert process.returncode == 255
-    wait_for(lambda: "ended" in launcher.jobs("status", "mine").stdout, "end")
-
-
-WAITING = """
-    import os, sys, time
-    print("ready", flush=True)
-    while not os.path.exists(sys.argv[1]):
-        time.sleep(0.05)
-"""
-
-
-def test_a_dead_actor_is_a_lost_task(launcher):
-    over = launcher.directory / "over"
-    process = launcher.start(*SMALL, launcher.script(WAITING), str(over))
-    launcher.wait_for_log("chief")
-    before = launcher.tasks()
-    victim, *_ = actors()
-    victim.kill()
-
-    def has_recovered():
-        now = launcher.tasks()
-        return len(now) == 3 and now != before and len(actors()) == 3
-
-    wait_for(has_recovered, "recovery")
-    over.touch()
-    _, errors = process.communicate(timeout=2 * DEADLINE)
-    assert process.returncode == 0, errors
-    assert " was lost: its host, or the connection to it, has failed: restart" in errors
+@pytest.mark.thorough
+def test_nothing_is_left_without_the_driver(launcher):
+    end = lambda process: kill_child(process, "ray_driver_process")  # noqa: E731
+    assert nothing_is_left(launcher, end).returncode == 255
 
 
 LOST_NODES = [
@@ -263,9 +170,8 @@ LOST_NODES = [
 @pytest.mark.in_part("flags0-Ray has given it another, 127.0.0.")
 @pytest.mark.parametrize(("flags", "message"), LOST_NODES)
 def test_a_node_that_dies_moves_its_tasks(launcher, nodes, flags, message):
-    over = launcher.directory / "over"
     process = launcher.start(
-        "--name=mine", "--num_workers=1", *flags, launcher.script(WAITING), str(over)
+        "--name=mine", "--num_workers=1", *flags, launcher.waiting()
     )
     launcher.wait_for_log("chief")
     before = launcher.where()
@@ -276,18 +182,14 @@ def test_a_node_that_dies_moves_its_tasks(launcher, nodes, flags, message):
     victim = min({*ps} & {*others}, key=lambda node: node == before["worker:0"])
     nodes.kill(victim)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while b"ready" not in launcher.log("move-1/chief"):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        launcher.wait_for_log("move-1/chief")
         after = launcher.where()
         assert set(after) == set(before)
         assert victim not in after.values()
         status = launcher.jobs("status", "mine").stdout
         assert f" {victim}" not in status
         assert status.count("/move-1/") == len(before)
-        over.touch()
+        launcher.over.touch()
         _, errors = process.communicate(timeout=2 * DEADLINE)
         assert process.returncode == 0, errors
         assert f"has lost its node {victim}, and {message}" in errors
@@ -334,18 +236,3 @@ def test_a_job_that_waits_for_ray_can_be_ended(launcher, nodes, how):
     else:
         process.kill()
     process.communicate(timeout=DEADLINE)
-
-
-def test_a_job_in_the_background(launcher):
-    done = launcher.start("--detach", "--name=mine", *SMALL, launcher.script(SLEEP))
-    output, errors = done.communicate(timeout=2 * DEADLINE)
-    assert (done.returncode, output) == (0, "mine\n"), errors
-    launcher.wait_for_log("chief")
-    assert ": running\n" in launcher.jobs("status", "mine").stdout
-    again = launcher.run("--name=mine", launcher.script(SLEEP))
-    assert again[0] == 2
-    assert "a job named 'mine' is running" in again[2]
-    assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
-    follow = launcher.jobs("follow", "mine")
-    assert follow.returncode == 143
-    assert "SIGTERM: forwarded to chief" in follow.stdout

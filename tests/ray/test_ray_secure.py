@@ -14,12 +14,6 @@ from .ray_hosts import needs_hosts, ray_hosts
 pytestmark = [*needs_hosts, pytest.mark.cluster]
 
 HOSTS = ("h0", "h1")
-WAITING = """
-    import os, sys, time
-    print("ready", flush=True)
-    while not os.path.exists(sys.argv[1]):
-        time.sleep(0.05)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +47,10 @@ def stunnels(launcher, hosts):
 
 
 def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
-    over = tmp_path / "over"
     with RayLauncher(tmp_path, hosts) as launcher:
         process = launcher.start(
             *("--log_dir=logs", "--num_workers=1", "--name=mine"),
-            *(launcher.script(WAITING), str(over)),
+            launcher.waiting(),
         )
         launcher.wait_for_log("chief")
         status = launcher.jobs("status", "mine").stdout
@@ -70,7 +63,7 @@ def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
                 assert is_open(hosts, host, ("127.0.0.1", int(port)))
                 assert not is_open(hosts, host, (address, int(port)))
         assert stunnels(launcher, hosts) == ["h0", "h1"]
-        over.touch()
+        launcher.over.touch()
         _, errors = process.communicate(timeout=2 * DEADLINE)
         assert process.returncode == 0, errors
         assert "closed to other machines; mutual TLS between the hosts" in errors
@@ -78,27 +71,26 @@ def test_the_tasks_meet_through_tls_and_their_ports_are_closed(hosts, tmp_path):
 
 
 def test_a_worker_that_comes_later_meets_the_others_through_tls(hosts, tmp_path):
-    over, free = tmp_path / "over", tmp_path / "free"
     with RayLauncher(tmp_path, hosts) as launcher:
-        script = launcher.script(WAITING)
         # The two hosts have room for four such tasks.
         launcher.command = (*launcher.command, "--cpus_per_task=2")
         other = launcher.start(
-            "--num_ps=0", "--num_workers=1", "--log_dir=other", script, str(free)
+            *("--num_ps=0", "--num_workers=1", "--log_dir=other"),
+            launcher.waiting(until="free"),
         )
         wait_for((tmp_path / "other" / "worker-0.log").exists, "task of the other job")
         process = launcher.start(
             *("--num_ps=1", "--min_workers=1", "--log_dir=logs", "--max_restarts=0"),
-            *("--checkpoint_dir=checkpoints", script, str(over)),
+            *("--checkpoint_dir=checkpoints", launcher.waiting()),
         )
         launcher.wait_for_log("chief")
         assert not (tmp_path / "logs" / "worker-1.log").exists()
-        free.touch()
+        (tmp_path / "free").touch()
         assert other.communicate(timeout=2 * DEADLINE)[1]
         launcher.wait_for_log("move-1/chief")
         launcher.wait_for_log("move-1/worker-1", b"hello")
         assert stunnels(launcher, hosts) == ["h0", "h1"]
-        over.touch()
+        launcher.over.touch()
         _, errors = process.communicate(timeout=2 * DEADLINE)
         assert process.returncode == 0, errors
         assert errors.count("mutual TLS between the hosts") == 2

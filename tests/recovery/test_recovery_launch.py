@@ -1,15 +1,13 @@
 """What `launch.local` restarts: real processes, with a stand-in for the server."""
 
-import json
 import os
 import re
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
-from ..launch_programs.launcher import Launcher, marked, small_cgroup, wait_for
+from ..launch_programs.launcher import Launcher, small_cgroup, wait_for
 from ..support.deadline import DEADLINE
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -23,24 +21,10 @@ def launcher(tmp_path):
         yield launcher
 
 
-def pids(launcher):
-    """The pid of each task, found by its TF_CONFIG."""
-    found = {}
-    for pid in marked(launcher.mark):
-        try:
-            config = psutil.Process(pid).environ().get("TF_CONFIG")
-        except psutil.Error:
-            continue
-        if config:
-            task = json.loads(config)["task"]
-            found[f"{task['type']}:{task['index']}"] = pid
-    return found
-
-
 def alive_after(launcher, name, life):
     """Wait until the program is in its n-th life and a task runs."""
     launcher.wait_for_log("chief", f"life {life}".encode())
-    return wait_for(lambda: pids(launcher).get(name) and pids(launcher), name)
+    return wait_for(lambda: launcher.tasks().get(name) and launcher.tasks(), name)
 
 
 def finish(process):
@@ -54,7 +38,7 @@ def test_a_worker_is_started_again_alone(launcher):
     os.kill(before["worker:1"], signal.SIGKILL)
     after = wait_for(
         lambda: (
-            (now := pids(launcher)).get("worker:1", before["worker:1"])
+            (now := launcher.tasks()).get("worker:1", before["worker:1"])
             != before["worker:1"]
             and now
         ),

@@ -4,13 +4,13 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 
 import psutil
 import pytest
 
 from launch.network.namespaces import network as network_of
 
+from ..launch_programs.launcher import ends_of_logs, wait_for
 from ..support.deadline import DEADLINE
 from ..support.namespaces import host_of, needs_root, needs_stunnel
 
@@ -175,14 +175,7 @@ class SlurmNodes:
         return process
 
     def _await(self, condition, what):
-        deadline = time.monotonic() + DEADLINE
-        while not condition():
-            logs = [*self.directory.glob("*.out"), *self.directory.glob("*.log")]
-            assert time.monotonic() < deadline, (
-                f"no {what}",
-                *(each.read_text()[-2000:] for each in logs),
-            )
-            time.sleep(0.1)
+        wait_for(condition, what, lambda: ends_of_logs(self.directory))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import ELASTIC, EXAMPLE, PATIENCE, EngineLauncher
+from ..launch_programs.engine_launcher import ELASTIC, PATIENCE, EngineLauncher
+from ..launch_programs.engine_suite import EngineSuite, nothing_is_left
 from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from .slurm_nodes import HOME, needs_slurm, slurm_nodes
 
@@ -41,6 +42,12 @@ def is_daemon(process):
 class SlurmLauncher(EngineLauncher):
     """Runs `python -m launch.slurm` on the host `home`."""
 
+    engine = "slurm"
+    patient = (f"--startup_timeout={PATIENCE:g}", "--grace_period=10", "--nodes=3")
+    small = ("--nodes=3",)
+    chief_host = "n9"
+    runs_elsewhere = True
+
     def __init__(self, directory, nodes):
         super().__init__(directory, nodes.environ, nodes.command(HOME, []))
         self.nodes = nodes
@@ -52,6 +59,40 @@ class SlurmLauncher(EngineLauncher):
     def hosts(self):
         """The node of each task that runs, by its name."""
         return {task: self.nodes.host_of(pid) for task, pid in self.tasks().items()}
+
+    def check_places(self):
+        assert self.hosts() == {
+            **{"ps:0": "n2", "ps:1": "n9", "worker:0": "n10", "worker:1": "n2"},
+            "chief:0": "n9",
+        }
+
+    def check_running(self):
+        self.check_places()
+        place = r"^  ps:1  on n9  127\.0\.0\.1:\d+  \S+/logs/ps-1.log$"
+        assert re.search(place, self.jobs("status", "mine").stdout, re.M)
+
+    def is_gone(self):
+        return not self.nodes.run("squeue", "-h").stdout
+
+    def disturb(self, process):
+        self.wait_for_epoch(2, process, times=2)
+        self.preempt("mine")
+        said = self.log("chief").decode()
+        (saved,) = re.findall(r"SIGTERM: saving fit at (epoch \d of 4, step \d+)", said)
+        self.restart("mine")
+        return rf"mutual TLS between the hosts[^\0]*fit continues from \S+: {saved}\n"
+
+    def cut(self):
+        # The task's connection, and that of the node's tunnel.
+        victims = [
+            pid for pid in marked(self.mark) if b"--nodelist=n10" in line_of(pid)
+        ]
+        assert len(victims) >= 2
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        for text in (b"restarting worker:0", b"stunnel on n10 was lost"):
+            wait_for(lambda text=text: text in self.log("launch"), text)
+        return "worker:0"
 
     def preempt(self, name):
         """Lets Slurm take the nodes of a job, and give them back at once."""
@@ -86,100 +127,25 @@ def launcher(tmp_path, nodes):
         launcher.wait_until_nothing_is_left()
 
 
-@pytest.mark.timeout(900)
-def test_mnist_trains_while_tasks_are_killed_and_the_job_is_preempted(nodes, tmp_path):
-    with SlurmLauncher(tmp_path, nodes) as launcher:
-        launcher.use_real_tfdist()
-        process = launcher.start(
-            *("--name=mnist", "--checkpoint_dir=checkpoints", "--nodes=3"),
-            *(f"--startup_timeout={PATIENCE:g}", "--grace_period=10", str(EXAMPLE)),
-            *("--epochs=4", "--min_accuracy=0.95"),
-        )
-        launcher.wait_for_epoch(2, process)
-        assert launcher.hosts() == {
-            **{"ps:0": "n2", "ps:1": "n9", "worker:0": "n10", "worker:1": "n2"},
-            "chief:0": "n9",
-        }
-        launcher.kill("worker:0")
-        launcher.kill("ps:1")
-        # There was no checkpoint yet, so the program starts from its first epoch.
-        launcher.wait_for_epoch(1, process, times=2)
-        launcher.kill("chief:0")
-        launcher.wait_for_epoch(2, process, times=2)
-        launcher.preempt("mnist")
-        saved = re.findall(
-            r"SIGTERM: saving fit at (epoch \d of 4, step \d+)",
-            launcher.log("chief").decode(),
-        )
-        assert len(saved) == 1, launcher.log("chief").decode()
-        launcher.restart("mnist")
-        shown, errors = process.communicate(timeout=PATIENCE)
-        launcher.wait_until_nothing_is_left()
-    assert process.returncode == 0, shown + errors
-    assert re.search(rf"fit continues from \S+: {saved[0]}\n", shown), shown
-    assert "mutual TLS between the hosts" in shown
-    assert float(re.search(r"Test accuracy: ([\d.]+)", shown)[1]) >= 0.95
-    recovered = re.findall(r"recovered: (\S+) was killed by SIGKILL.*at work", shown)
-    # Each once when it happens, and once in the summary.
-    assert recovered == 2 * ["worker:0", "ps:1", "chief"], shown
+class TestOnSlurm(EngineSuite):
+    pass
 
 
-def test_the_script_and_the_status_of_the_job(launcher):
-    script = launcher.script(
-        "import os, sys; print(sys.argv[1:], os.uname().nodename); sys.exit(7)"
-    )
-    args = ["a b", "$(id)", "\n#SBATCH --partition=no", "\r\n'\"\\", "--", "%j"]
-    status, output, errors = launcher.run("--name=mine", script, *args)
-    assert status == 7, output + errors
-    assert f"[chief]    {args!r} n2" in output
-    assert "chief exited with status 7" in output
-    assert "restarting" not in output
-    assert launcher.jobs("status", "mine").stdout.startswith("mine on slurm since ")
-    assert ": ended with 7\n" in launcher.jobs("status", "mine").stdout
-    assert launcher.jobs("logs", "mine", "ps:1").stdout == "hello from ps:1\n"
-    follow = launcher.jobs("follow", "mine")
-    assert (follow.returncode, follow.stdout) == (7, output)
+@pytest.mark.thorough
+def test_nothing_is_left_by_slurms_own_command(launcher, nodes):
+    nothing_is_left(launcher, lambda _: nodes.run("scancel", "--name=mine"))
 
 
-ENDINGS = ["cancel", "scancel", "SIGTERM", "SIGKILL", "SIGKILL of the batch script"]
-
-
-@pytest.mark.in_part("cancel", "SIGKILL of the batch script")
-@pytest.mark.parametrize("how", ENDINGS)
-def test_nothing_is_left(launcher, nodes, how):
-    process = launcher.start("--name=mine", "--nodes=3", launcher.script(SLEEP))
-    launcher.wait_for_log("chief")
-    assert sorted(launcher.hosts().values()) == sorted([*NODES, "n2", "n9"])
-    status = launcher.jobs("status", "mine").stdout
-    assert ": running\n" in status
-    assert re.search(
-        r"^  ps:1  on n9  127\.0\.0\.1:\d+  \S+/logs/ps-1.log$", status, re.M
-    )
-    again = launcher.run("--name=mine", launcher.script(SLEEP))
-    assert again[0] == 2
-    assert "a job named 'mine' is running" in again[2]
-    if how == "cancel":
-        assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
-        assert nodes.run("squeue", "-h").stdout == ""
-        assert "ended with 143" in launcher.jobs("cancel", "mine").stdout
-    elif how == "scancel":
-        nodes.run("scancel", "--name=mine")
-    elif how == "SIGTERM":
-        process.terminate()
-    elif how == "SIGKILL":
-        process.kill()
-    else:
+def test_nothing_is_left_of_the_batch_script(launcher, nodes):
+    def kill(_):
         (batch,) = [
             each
             for each in map(psutil.Process, marked(launcher.mark))
             if "--name=mine" in each.cmdline() and nodes.host_of(each.pid) == "n2"
         ]
         batch.kill()
-    process.communicate(timeout=2 * DEADLINE)
-    launcher.wait_until_nothing_is_left()
-    if how == "SIGTERM":
-        assert process.returncode == 143
-    assert "ended with" in launcher.jobs("status", "mine").stdout
+
+    nothing_is_left(launcher, kill)
 
 
 IMPOSSIBLE = [
@@ -384,21 +350,3 @@ def test_the_same_command_uses_an_allocation(launcher, nodes):
     status, output, errors = launcher.run("--detach", launcher.script("print()"))
     assert status == 2
     assert "--detach submits a job, and this is within job" in errors
-
-
-def test_a_node_that_dies_is_a_lost_task(launcher):
-    process = launcher.start("--nodes=3", launcher.script(SLEEP))
-    launcher.wait_for_log("chief")
-    # The task's connection, and that of the node's tunnel.
-    victims = [
-        pid
-        for pid in marked(launcher.mark)
-        if b"--nodelist=n10" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(victims) >= 2
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
-    for text in (b"restarting worker:0", b"stunnel on n10 was lost"):
-        wait_for(lambda text=text: text in launcher.log("launch"), text)
-    process.terminate()
-    process.communicate(timeout=2 * DEADLINE)

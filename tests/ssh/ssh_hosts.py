@@ -3,13 +3,13 @@
 import contextlib
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from launch.network.namespaces import network as network_of
 
+from ..launch_programs.launcher import wait_for
 from ..support.deadline import DEADLINE
 from ..support.namespaces import host_of, needs_root, needs_stunnel
 
@@ -86,12 +86,8 @@ class SshHosts:
         log.close()
 
     def wait_for_sshd(self, name):
-        deadline = time.monotonic() + DEADLINE
-        done = None
-        while done is None or done.returncode:
-            log = (self.directory / f"sshd_{name}.log").read_text()
-            assert time.monotonic() < deadline, (done and done.stderr, log)
-            done = self.run(name, "true")
+        log = self.directory / f"sshd_{name}.log"
+        wait_for(lambda: not self.run(name, "true").returncode, name, log.read_text)
 
     def run(self, name, line):
         """Runs a line of shell on a host, from `home`."""

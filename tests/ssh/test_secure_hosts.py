@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -260,15 +259,6 @@ class Wire:
             listener.join(DEADLINE)
 
 
-def await_epochs(launcher, process, count):
-    """Waits until the script has trained that many epochs."""
-    deadline = time.monotonic() + PATIENCE
-    while launcher.log("chief").count(b"trained\n") < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, launcher.log("chief").decode()
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("secure", ["auto", "off"])
 def test_what_is_on_the_wire(launcher, hosts, secure):
     shutil.rmtree(launcher.directory / "tfdist")
@@ -278,7 +268,9 @@ def test_what_is_on_the_wire(launcher, hosts, secure):
             *(f"--startup_timeout={PATIENCE:g}", "--env=TF_CPP_MIN_LOG_LEVEL=3"),
             str(KNOWN_BYTES),
         )
-        await_epochs(launcher, process, 3)
+        log = lambda: launcher.log("chief")  # noqa: E731
+        has_trained = lambda: log().count(b"trained\n") >= 3 or process.poll()  # noqa: E731
+        wait_for(has_trained, "third epoch", log, PATIENCE)
         (launcher.directory / "over").touch()
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors

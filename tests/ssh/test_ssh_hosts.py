@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..launch_programs.engine_launcher import EXAMPLE, PATIENCE, EngineLauncher
+from ..launch_programs.engine_launcher import ELASTIC, PATIENCE, EngineLauncher
+from ..launch_programs.engine_suite import EngineSuite, kill_child, nothing_is_left
 from ..launch_programs.launcher import DEADLINE, SLEEP, marked, wait_for
 from ..support.processes import still_running
 from .ssh_hosts import HOME, needs_sshd, ssh_hosts
 
-pytestmark = needs_sshd
+pytestmark = [*needs_sshd, pytest.mark.cluster]
 
 HOSTS = ("h0", "h1", "h2")
-ELASTIC = Path(__file__).parents[1] / "programs" / "elastic.py"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,9 @@ def is_sshd(process):
 class SshLauncher(EngineLauncher):
     """Runs `python -m launch.ssh` on the host `home`."""
 
+    engine = "ssh"
+    listening = ()
+
     def __init__(self, directory, hosts):
         super().__init__(directory, prefix=hosts.network.command(HOME, []))
         self.hosts = hosts
@@ -49,6 +52,44 @@ class SshLauncher(EngineLauncher):
             *(f"--hosts={','.join(HOSTS)}", "--log_dir=logs", "--grace_period=5"),
             *("--env=TEST_MARK", "--env=PYTHONPATH"),
         )
+
+    def where(self):
+        """The host of each task."""
+        return {task: self.hosts.host_of(pid) for task, pid in self.tasks().items()}
+
+    def check_places(self):
+        assert self.where() == {
+            **{"ps:0": "h0", "ps:1": "h1", "worker:0": "h2", "worker:1": "h0"},
+            "chief:0": "h1",
+        }
+        assert sorted(tunnels(self)) == [*HOSTS]
+
+    def check_running(self):
+        status = self.jobs("status", "mine").stdout
+        found = re.findall(r"^  (?:ps|worker):\d  on \S+  (\S+):(\d+) ", status, re.M)
+        self.listening = [(host, int(port)) for host, port in found]
+        assert len(self.listening) == 4
+        assert {host for host, _ in self.listening} == {"127.0.0.1"}
+        # A host reaches its own tasks directly, and the others through its tunnel.
+        assert all(is_open(self.hosts, each, "h0") for each in self.listening)
+        assert sorted(tunnels(self)) == [*HOSTS]
+        assert len(key_holders(self.hosts)) == len(HOSTS)
+
+    def wait_until_nothing_is_left(self):
+        super().wait_until_nothing_is_left()
+        assert not any(is_open(self.hosts, each, "h0") for each in self.listening)
+        assert key_holders(self.hosts) == set()
+
+    def disturb(self, process):
+        return "mutual TLS between the hosts"
+
+    def cut(self):
+        victim = psutil.Process(self.tasks()["worker:0"])
+        assert self.hosts.host_of(victim.pid) == "h2"
+        for session in psutil.Process(self.hosts.sshd["h2"].pid).children():
+            session.kill()
+        assert still_running([victim]) == []
+        return "worker:0"
 
 
 @pytest.fixture
@@ -98,120 +139,17 @@ def key_holders(hosts):
     return found
 
 
-@pytest.mark.cluster
-@pytest.mark.timeout(900)
-def test_mnist_trains_while_a_worker_a_ps_and_the_chief_are_killed(hosts, tmp_path):
-    with SshLauncher(tmp_path, hosts) as launcher:
-        launcher.use_real_tfdist()
-        process = launcher.start(
-            *("--checkpoint_dir=checkpoints", f"--startup_timeout={PATIENCE:g}"),
-            *("--env=TF_CPP_MIN_LOG_LEVEL=3", str(EXAMPLE)),
-            *("--epochs=4", "--min_accuracy=0.95"),
-        )
-        launcher.wait_for_epoch(2, process)
-        where = {task: hosts.host_of(pid) for task, pid in launcher.tasks().items()}
-        assert where == {
-            **{"ps:0": "h0", "ps:1": "h1", "worker:0": "h2", "worker:1": "h0"},
-            "chief:0": "h1",
-        }
-        assert sorted(tunnels(launcher)) == [*HOSTS]
-        launcher.kill("worker:0")
-        launcher.kill("ps:1")
-        # There was no checkpoint yet, so the program starts from its first epoch.
-        launcher.wait_for_epoch(1, process, times=2)
-        launcher.kill("chief:0")
-        try:
-            shown, errors = process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired as error:
-            process.terminate()
-            process.communicate(timeout=DEADLINE)
-            pytest.fail(f"it does not end: {error.stderr.decode()}")
-    assert process.returncode == 0, shown + errors
-    assert "mutual TLS between the hosts" in errors
-    assert float(re.search(r"Test accuracy: ([\d.]+)", shown)[1]) >= 0.95
-    _, table = errors.split("  log\n")
-    recovered = re.findall(r"recovered: (\S+) was killed by SIGKILL.*at work", table)
-    assert recovered == ["worker:0", "ps:1", "chief"], errors
+class TestOnSsh(EngineSuite):
+    pass
 
 
-ENDINGS = ["cancel", "SIGTERM", "SIGKILL", "SIGKILL of both"]
+def test_nothing_is_left_of_two_that_are_killed(launcher):
+    nothing_is_left(launcher, lambda it: kill_child(it, "supervisor", too=True))
 
 
-@pytest.mark.in_part("SIGTERM", "SIGKILL of both")
-@pytest.mark.cluster
-@pytest.mark.parametrize("how", ENDINGS)
-def test_nothing_is_left(launcher, hosts, how):
-    process = launcher.start("--name=mine", launcher.script(SLEEP))
-    launcher.wait_for_log("chief")
-    tasks = launcher.tasks()
-    assert len(tasks) == 5
-    status = launcher.jobs("status", "mine").stdout
-    addresses = re.findall(r"^  (?:ps|worker):\d  on \S+  (\S+):(\d+) ", status, re.M)
-    listening = [(host, int(port)) for host, port in addresses]
-    assert len(listening) == 4
-    assert {host for host, _ in listening} == {"127.0.0.1"}
-    # A host reaches its own tasks directly, and the others through its tunnel.
-    assert all(is_open(hosts, each, "h0") for each in listening)
-    assert sorted(tunnels(launcher)) == [*HOSTS]
-    assert len(key_holders(hosts)) == len(HOSTS)
-    if how == "cancel":
-        assert launcher.jobs("cancel", "mine").stdout == "mine: ended with 143\n"
-        assert marked(launcher.mark) == []
-    elif how == "SIGTERM":
-        process.terminate()
-    else:
-        children = psutil.Process(process.pid).children()
-        (supervisor,) = [
-            each for each in children if "supervisor" in str(each.cmdline())
-        ]
-        process.kill()
-        if how == "SIGKILL of both":
-            supervisor.kill()
-    process.communicate(timeout=DEADLINE)
-    launcher.wait_until_nothing_is_left()
-    assert not any(is_open(hosts, each, "h0") for each in listening)
-    assert key_holders(hosts) == set()
-    wait_for(lambda: "ended" in launcher.jobs("status", "mine").stdout, "end")
-
-
-@pytest.mark.cluster
-def test_a_lost_connection_is_a_lost_task(launcher, hosts):
-    script = launcher.script(
-        """
-        import os, time
-        print("ready", flush=True)
-        while not os.path.exists("over"):
-            time.sleep(0.05)
-        """
-    )
-    process = launcher.start(script)
-    launcher.wait_for_log("chief")
-    victim = psutil.Process(launcher.tasks()["worker:0"])
-    assert hosts.host_of(victim.pid) == "h2"
-    for session in psutil.Process(hosts.sshd["h2"].pid).children():
-        session.kill()
-    wait_for(
-        lambda: launcher.tasks().get("worker:0", victim.pid) != victim.pid, "worker:0"
-    )
-    assert still_running([victim], seconds=0.0) == []
-    (launcher.directory / "over").touch()
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, errors
-    assert "worker:0 was lost: its host, or the connection to it" in errors
-    assert "restarting worker:0" in errors
-
-
-@pytest.mark.cluster
 def test_the_tasks_of_a_host_that_stays_away_move_to_the_others(launcher, hosts):
-    script = launcher.script(
-        """
-        import os, signal, sys, time
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved", flush=True)))
-        print("ready", flush=True)
-        while not os.path.exists("over"):
-            time.sleep(0.05)
-        """
-    )
+    saves = 'lambda *_: sys.exit(print("saved", flush=True))'
+    script = launcher.waiting(f"import signal; signal.signal(signal.SIGTERM, {saves})")
     process = launcher.start("--name=mine", script)
     launcher.wait_for_log("chief")
     assert hosts.host_of(launcher.tasks()["worker:0"]) == "h2"
@@ -220,9 +158,9 @@ def test_the_tasks_of_a_host_that_stays_away_move_to_the_others(launcher, hosts)
     try:
         hosts.sshd["h2"].wait(DEADLINE)
         launcher.wait_for_log("move-1/chief")
-        where = {task: hosts.host_of(pid) for task, pid in launcher.tasks().items()}
+        where = launcher.where()
         status = launcher.jobs("status", "mine").stdout
-        (launcher.directory / "over").touch()
+        launcher.over.touch()
         _, errors = process.communicate(timeout=DEADLINE)
     finally:
         hosts.start_sshd("h2")
@@ -237,7 +175,6 @@ def test_the_tasks_of_a_host_that_stays_away_move_to_the_others(launcher, hosts)
     assert "h0" in status
 
 
-@pytest.mark.cluster
 def test_a_host_without_sshd_is_named_before_anything_starts(launcher, hosts):
     hosts.sshd["h1"].kill()
     hosts.sshd["h1"].wait(DEADLINE)
@@ -253,16 +190,6 @@ def test_a_host_without_sshd_is_named_before_anything_starts(launcher, hosts):
     assert not (launcher.directory / "logs").exists()
 
 
-def wait_long_for(condition, what):
-    """Waits for what the launcher tries every half minute."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} after {PATIENCE:g} s"
-        time.sleep(0.1)
-    return value
-
-
-@pytest.mark.cluster
 @pytest.mark.parametrize("secure", ["tls", "private"])
 def test_a_worker_joins_whose_host_was_not_there_at_the_start(launcher, hosts, secure):
     hosts.sshd["h2"].kill()
@@ -280,7 +207,8 @@ def test_a_worker_joins_whose_host_was_not_there_at_the_start(launcher, hosts, s
     finally:
         hosts.start_sshd("h2")
         hosts.wait_for_sshd("h2")
-    worker = wait_long_for(lambda: launcher.tasks().get("worker:0"), "worker:0")
+    # The launcher tries every half minute.
+    worker = wait_for(lambda: launcher.tasks().get("worker:0"), "worker:0")
     assert hosts.host_of(worker) == "h2"
     chief = launcher.tasks()["chief:0"]
     launcher.wait_for_log("worker-0", b"hello")
@@ -300,7 +228,6 @@ def test_a_worker_joins_whose_host_was_not_there_at_the_start(launcher, hosts, s
     assert errors.count("giving up") == 1
 
 
-@pytest.mark.cluster
 def test_training_is_joined_by_a_host_that_comes_later(launcher, hosts):
     launcher.use_real_tfdist()
     enough = launcher.directory / "enough"
@@ -313,23 +240,18 @@ def test_training_is_joined_by_a_host_that_comes_later(launcher, hosts):
             # A pipe that nobody reads would stop the launcher.
             stdout=subprocess.DEVNULL,
         )
-        # Of its two workers, one counts steps.
-        wait_long_for(lambda: re.search(rb"steps 0 [1-9]", launcher.log("chief")), "1")
+        launcher.wait_for_steps("one")
     finally:
         hosts.start_sshd("h2")
         hosts.wait_for_sshd("h2")
-    wait_long_for(lambda: re.search(rb"steps [1-9]\d* \d", launcher.log("chief")), "2")
+    launcher.wait_for_steps("both")
     enough.touch()
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     assert "mutual TLS between the hosts" in errors
-    said = launcher.log("chief").decode()
-    counted = re.findall(r"(?:asked for|iterations|weight|reported) (\d+)", said)
-    assert len(counted) == 4
-    assert len(set(counted)) == 1, counted
+    assert len({*launcher.counted().values()}) == 1
 
 
-@pytest.mark.cluster
 def test_a_worker_whose_host_stays_away_is_given_up(launcher, hosts):
     process = launcher.start("--min_workers=1", launcher.script(SLEEP))
     launcher.wait_for_log("chief")
@@ -353,7 +275,6 @@ def test_a_worker_whose_host_stays_away_is_given_up(launcher, hosts):
     assert "move to other hosts" not in errors
 
 
-@pytest.mark.cluster
 def test_no_secret_of_a_task_is_on_a_command_line(launcher):
     process = launcher.start("--env=SECRET=opensesame", launcher.script(SLEEP), "x")
     launcher.wait_for_log("chief")

@@ -57,11 +57,9 @@ class Ends:
     def _route(self, port):
         return TunnelRoute(PS, port, f"127.0.0.1:{self.entry}")
 
-    def start(self, name, entry, here=(), there=(), authority=None, names=(PS,)):
+    def start(self, name, entry, here=(), there=(), names=(PS,)):
         """Starts a stunnel, and returns its process and the path of its log."""
-        certificate, key = issue(
-            authority or self.authority, [*map(stunnel.name, names)]
-        )
+        certificate, key = issue(self.authority, [*map(stunnel.name, names)])
         files, log = Files(), self.directory / f"{name}.log"
         files.add("authority", self.authority.certificate)
         files.add("certificate", certificate)
@@ -119,11 +117,6 @@ def ends(tmp_path):
 def test_a_task_of_the_job_gets_through(ends):
     assert ends.through(names=[WORKER]) == GREETING
     assert ends.refusals == []
-
-
-def test_a_certificate_of_another_job_does_not_open(ends):
-    assert ends.through(authority=Authority(), names=[WORKER]) == b""
-    ends.await_refusals(1)
 
 
 def test_another_task_of_the_job_cannot_play_this_one(ends, tmp_path):
