@@ -7,7 +7,7 @@ Keras calls them with an iterator over the driver's data in `fit`, `evaluate` an
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 import tensorflow as tf

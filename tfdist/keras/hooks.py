@@ -20,7 +20,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.endings import ending_in_the_program
 from tfdist._support.errors import advise
-from tfdist._support.types import Logs
+from tfdist._support.types import DataAdapter, EpochIterator, Logs
 from tfdist.cluster.lost_variables import check_not_lost
 from tfdist.cluster.membership import MEMBERSHIP
 from tfdist.keras import (

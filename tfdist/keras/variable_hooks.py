@@ -1,7 +1,7 @@
 """The patches of Keras variables: where they live, and how steps and optimizers write them."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist import _tf
 from tfdist._support.patching import patch
+from tfdist._support.types import Gradient
 from tfdist.keras.computation import current_computation
 from tfdist.keras.optimizers import is_by_element
 from tfdist.keras.step_writes import note_write

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfdist._support.context import setting
+from tfdist._support.types import DataAdapter, EpochIterator, Logs, Nest, Stride
 from tfdist.checkpoint.fit_state import with_history
 from tfdist.checkpoint.keeper import Keeper
 from tfdist.cluster.liveness.peers import naming_lost_peers

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist import _tf
 from tfdist._support.authors import Author, made_in
 from tfdist._support.errors import RefusalError
+from tfdist._support.types import Nest
 from tfdist.keras import captures, refused
 from tfdist.keras.graph import handle_of
 from tfdist.keras.refused import ScopeError

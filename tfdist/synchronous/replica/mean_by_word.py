@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdist._support.context import having
+from tfdist._support.types import Gradient, Nest
 from tfdist.keras.computation import current_computation
 from tfdist.synchronous.replica.collectives import of_last_replica
 from tfdist.synchronous.replica.step import ReplicaStep, on_values

@@ -1,6 +1,6 @@
 """One replica's part of one step: its share of the batch and the variables it wrote."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
