@@ -17,7 +17,6 @@ import rich
 import rich.box
 import rich.markup
 import rich.table
-from absl import flags
 
 from launch.fault import faults
 from launch.fault.experiment import Outcome, run
@@ -26,6 +25,7 @@ from launch.fault.invariants import Invariant
 from launch.fault.progress import report_result, report_step
 from launch.flags import command_line, paths
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.loopback.cluster import local_cluster, make_job
 from tf_config import contract
 
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     return 0 if outcome.holds else 1
 
 
-def _schedule(values: flags.FlagValues, tasks: Sequence[str]) -> Schedule:
+def _schedule(values: Flags, tasks: Sequence[str]) -> Schedule:
     if values.schedule:
         try:
             return Schedule.from_json(Path(values.schedule).read_bytes())
@@ -138,52 +138,51 @@ def _invariant_table(outcome: Outcome) -> rich.table.Table:
     return table
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, default, least, text in (
-        ("seed", 0, 0, "Seed of the fault schedule."),
-        (
-            "steps",
-            100,
-            1,
-            "Number of steps the script reports, over which to spread the faults.",
-        ),
-        ("num_ps", 2, 1, "Number of parameter servers."),
-        ("num_workers", 2, 1, "Number of workers."),
-        ("max_restarts", 5, 0, "How many times to restart lost tasks."),
-    ):
-        flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=values)
-    flags.DEFINE_integer(
-        "faults",
-        2,
-        "Number of faults.",
-        lower_bound=0,
-        upper_bound=_MOST_FAULTS,
-        flag_values=values,
+def _define_flags() -> Flags:
+    values = Flags()
+    values.integer("seed", 0, "Seed of the fault schedule.", lower_bound=0)
+    values.integer(
+        "steps",
+        100,
+        "Number of steps the script reports, over which to spread the faults.",
+        lower_bound=1,
     )
-    flags.DEFINE_list(
+    values.integer("num_ps", 2, "Number of parameter servers.", lower_bound=1)
+    values.integer("num_workers", 2, "Number of workers.", lower_bound=1)
+    values.integer(
+        "max_restarts", 5, "How many times to restart lost tasks.", lower_bound=0
+    )
+    values.integer(
+        "faults", 2, "Number of faults.", lower_bound=0, upper_bound=_MOST_FAULTS
+    )
+    values.texts(
         "kinds",
         [faults.KILL, faults.STOP],
         f"Kinds of fault to choose from: any of {', '.join(faults.FAULT_KINDS)}.",
-        flag_values=values,
     )
-    for name, seconds, text in (
-        ("deadline", 600.0, "Seconds within which the job must end."),
-        ("stall_timeout", 60.0, "Seconds after which a stopped task counts as lost."),
-    ):
-        flags.DEFINE_float(name, seconds, text, lower_bound=1.0, flag_values=values)
-    flags.DEFINE_boolean(
-        "may_fail",
-        False,
-        "Accept a job that ends with an error, provided it says why.",
-        flag_values=values,
+    values.number(
+        "deadline", 600.0, "Seconds within which the job must end.", lower_bound=1.0
     )
-    for name, text in (
-        ("schedule", "File with the schedule to use, in the format --dry_run prints."),
-        ("checkpoint_dir", "Directory for the script's checkpoints."),
-        ("log_dir", "Directory for the log files. By default a new one under logs/."),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
+    values.number(
+        "stall_timeout",
+        60.0,
+        "Seconds after which a stopped task counts as lost.",
+        lower_bound=1.0,
+    )
+    values.switch(
+        "may_fail", False, "Accept a job that ends with an error, provided it says why."
+    )
+    values.text(
+        "schedule",
+        None,
+        "File with the schedule to use, in the format --dry_run prints.",
+    )
+    values.text("checkpoint_dir", None, "Directory for the script's checkpoints.")
+    values.text(
+        "log_dir",
+        None,
+        "Directory for the log files. By default a new one under logs/.",
+    )
     command_line.define_common(values)
     return values
 

@@ -16,14 +16,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
 from launch.diagnose import definition, shown
 from launch.diagnose.finding import Finding, Level
 from launch.engines import hosts, machine, preflight, ssh
 from launch.engines.preflight import PACKAGES, HostReport
 from launch.flags import cluster_flags, command_line, engine_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.network import ports
 from launch.remote import probe
 from launch.supervise.processes import check_platform
@@ -101,23 +100,21 @@ def _cluster(environ: Mapping[str, str]) -> list[Finding]:
     return found or [Finding(Level.OK, _HERE, TF_CONFIG, "TF_CONFIG is valid")]
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, default, text in (
-        ("hosts", None, "Hosts as ssh knows them, to check instead: h0,h1,user@h2."),
-        ("ssh", "ssh", "The ssh command, with options of yours: --ssh='ssh -p 2200'."),
-        ("python", sys.executable, "The Python interpreter on every host."),
-    ):
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    flags.DEFINE_float(
+def _define_flags() -> Flags:
+    values = Flags()
+    values.text(
+        "hosts", None, "Hosts as ssh knows them, to check instead: h0,h1,user@h2."
+    )
+    values.text(
+        "ssh", "ssh", "The ssh command, with options of yours: --ssh='ssh -p 2200'."
+    )
+    values.text("python", sys.executable, "The Python interpreter on every host.")
+    values.number(
         "connect_timeout",
         60.0,
         "Seconds within which every host must answer; it imports TensorFlow.",
-        flag_values=values,
     )
-    flags.DEFINE_boolean(
-        "json", False, "Print the findings as JSON.", flag_values=values
-    )
+    values.switch("json", False, "Print the findings as JSON.")
     command_line.define_help(values)
     return values
 

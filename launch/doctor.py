@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from absl import flags
 
 from launch.diagnose import definition, running, shown
 from launch.diagnose.agreement import between_tasks
@@ -26,6 +25,7 @@ from launch.engines import record
 from launch.engines.record import Record
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.tunnel import LOOPBACK
 from launch.network import private_network
 from tf_config import JOBS, split_address
@@ -72,7 +72,7 @@ def _probe(defined: Definition, timeout: float) -> list[Finding]:
     return [*each_task(reports, listeners), *between_tasks(reports)]
 
 
-def _definition(values: flags.FlagValues) -> Definition:
+def _definition(values: Flags) -> Definition:
     hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
     given = {
         "the hosts": any(hosts.values()),
@@ -189,50 +189,33 @@ def _of_this_machine() -> Definition:
     return _of_process(found[0].pid)
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
+def _define_flags() -> Flags:
+    values = Flags()
     command_line.define_task(values)
-    flags.DEFINE_string(
+    values.text(
         "tf_config",
         None,
         "TF_CONFIG to check: its JSON text, or a file that contains it.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    values.integer(
         "pid",
         None,
         "Process on this machine whose TF_CONFIG and network to use.",
         lower_bound=1,
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    values.text(
         "job",
         None,
         "Name of a job that an engine's command has started from this machine.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
-        "strategy",
-        None,
-        STRATEGIES,
-        "Strategy to check the cluster's jobs against.",
-        flag_values=values,
+    values.choice(
+        "strategy", None, STRATEGIES, "Strategy to check the cluster's jobs against."
     )
-    flags.DEFINE_float(
-        "timeout",
-        5.0,
-        f"Seconds allowed for each of the {_STEPS} steps of a probe.",
-        flag_values=values,
+    values.number(
+        "timeout", 5.0, f"Seconds allowed for each of the {_STEPS} steps of a probe."
     )
-    flags.DEFINE_boolean(
-        "json", False, "Print the findings as JSON.", flag_values=values
-    )
-    flags.DEFINE_boolean(
-        "dry_run",
-        False,
-        "Check the addresses without connecting to them.",
-        flag_values=values,
-    )
+    values.switch("json", False, "Print the findings as JSON.")
+    values.switch("dry_run", False, "Check the addresses without connecting to them.")
     command_line.define_help(values)
     return values
 

@@ -12,11 +12,10 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from absl import flags
-
 from launch.check import report_of_this_machine
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.remote import keras_backend
 from launch.remote.memory import measure
 from tf_config import contract
@@ -41,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises what `launch.flags.command_line.run` tells the user.
     """
-    values = flags.FlagValues()
+    values = Flags()
     command_line.define_help(values)
     _, rest = command_line.parse_flags(argv, values, __doc__ or "")
     if rest:

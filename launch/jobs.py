@@ -15,13 +15,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from absl import flags
-
 from launch.engines import engine, record
 from launch.engines.engine import ENDED, EngineError, Status
 from launch.engines.record import Record
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.supervise import progress
 from tf_config.commands import nearest
 
@@ -31,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises what `launch.flags.command_line.run` tells the user.
     """
-    values = flags.FlagValues()
+    values = Flags()
     command_line.define_help(values)
     values, words = command_line.parse_flags(argv, values, __doc__ or "")
     match words:

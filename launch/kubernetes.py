@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from absl import flags
-
 from launch.engines import kubernetes, kubernetes_logs, record
 from launch.engines import kubernetes_objects as objects
 from launch.engines.hosts import Host
@@ -38,6 +36,7 @@ from launch.engines.layout import Layout, Surroundings, record_of
 from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
 from launch.flags import command_line, engine_flags, kubernetes_flags
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.plan import Program, tasks_of
 from launch.job.script_source import kind_of_script
@@ -104,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _example(
-    values: flags.FlagValues, planner: HostPlanner, name: str, counts: dict[str, int]
+    values: Flags, planner: HostPlanner, name: str, counts: dict[str, int]
 ) -> Job:
     """Plans the job as the launcher's pod will, with the logs where they are copied to."""
     log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
@@ -160,9 +159,7 @@ def _run_in_pod(at: Layout, planner: HostPlanner, *, has_failure_policy: bool) -
     return _ENDED_EARLY if code in RETRIED else code
 
 
-def _record(
-    values: flags.FlagValues, example: Job, name: str, namespace: str
-) -> Record:
+def _record(values: Flags, example: Job, name: str, namespace: str) -> Record:
     return replace(
         record_of(example, name, "kubernetes"),
         output=kubernetes_logs.paths(example.log_dir, [])[LAUNCHER],
@@ -177,7 +174,7 @@ def _record(
 
 
 def _job(
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     name: str,
     counts: dict[str, int],

@@ -12,10 +12,9 @@ after the script belong to the script.
 import os
 from collections.abc import Callable, Sequence
 
-from absl import flags
-
 from launch.engines.engine import tell
 from launch.flags import cluster_flags, command_line, paths
+from launch.flags.values import Flags
 from launch.job import forking
 from launch.job.job import Job
 from launch.job.plan import Program
@@ -71,7 +70,7 @@ def crowding(job: Job, cores: int, memory: int) -> str:
 
 
 def job_of(
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     make_cluster: Callable[..., Cluster] = local_cluster,
 ) -> Job:
@@ -109,18 +108,17 @@ def job_of(
     )
 
 
-def define_flags() -> flags.FlagValues:
+def define_flags() -> Flags:
     """Returns the flags of a cluster on this machine, with their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_integer(
+    values = Flags()
+    values.integer(
         "gpus_per_worker",
         None,
         "Number of GPUs to reserve for each worker. By default every worker sees all "
         "GPUs.",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    values.choice(
         "network",
         reach.AUTO,
         reach.MODES,
@@ -128,23 +126,20 @@ def define_flags() -> flags.FlagValues:
         "job itself, which then cannot reach other machines (private), or every machine "
         "that can reach this one (open). auto means loopback if the system allows it, "
         "and open otherwise.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    values.choice(
         "fork_server",
         forking.AUTO,
         forking.MODES,
         "Whether tasks are forked from a process that has imported TensorFlow, which "
         "starts them in a fraction of the time: where it is safe (on), never (off), or "
         "where it is safe for two tasks or more (auto).",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    values.text(
         "timeline",
         None,
         "File for a trace of when each step of fit of tfdist.ParameterServerStrategy waited, "
         "pulled, computed, pushed and wrote. Perfetto (https://ui.perfetto.dev) shows it.",
-        flag_values=values,
     )
     cluster_flags.define(values)
     return values

@@ -9,10 +9,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags
-
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from tf_config.commands import as_typed
 
 _NAME = "quickstart.py"
@@ -46,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises what `launch.flags.command_line.run` tells the user.
     """
-    values = flags.FlagValues()
+    values = Flags()
     command_line.define_help(values)
     _, rest = command_line.parse_flags(argv, values, __doc__ or "")
     if len(rest) > 1:

@@ -14,8 +14,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from absl import flags
-
 from launch.engines import ray as engine
 from launch.engines import ray_launcher_process, ray_places, ray_request, record
 from launch.engines.engine import tell
@@ -26,6 +24,7 @@ from launch.engines.ray_places import Places
 from launch.engines.ray_request import RayRequest
 from launch.engines.record import Record
 from launch.flags import cluster_flags, command_line, engine_flags
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.plan import Program, task_name, tasks_of
 from launch.job.script_source import kind_of_script
@@ -67,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     return engine_flags.start(values, engine, job, kept)
 
 
-def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> RayJob:
+def _job(values: Flags, name: str, program: Program, kind: str) -> RayJob:
     tasks = tasks_of(engine_flags.counts(values, kind, _MOST_TASKS))
     log_dir = values.log_dir or os.path.join("logs", name)
     env = engine_flags.env_of(values)
@@ -98,9 +97,7 @@ def _job(values: flags.FlagValues, name: str, program: Program, kind: str) -> Ra
     return RayJob(_request(values, tasks, log_dir), example, plan_on)
 
 
-def _request(
-    values: flags.FlagValues, tasks: Sequence[Task], log_dir: str
-) -> RayRequest:
+def _request(values: Flags, tasks: Sequence[Task], log_dir: str) -> RayRequest:
     bundle: dict[str, float] = {"CPU": values.cpus_per_task}
     if values.memory is not None:
         bundle["memory"] = ray_request.memory(values.memory)
@@ -122,9 +119,7 @@ def _request(
     )
 
 
-def _few(
-    values: flags.FlagValues, tasks: Sequence[Task], present: Sequence[Task]
-) -> str:
+def _few(values: Flags, tasks: Sequence[Task], present: Sequence[Task]) -> str:
     """Returns a notice about the workers that Ray has no room for."""
     left_out = len(tasks) - len(present)
     then = (
@@ -141,51 +136,46 @@ def _few(
     )
 
 
-def _check(values: flags.FlagValues) -> None:
+def _check(values: Flags) -> None:
     engine_flags.check(values, ["checkpoint_dir", "log_dir", "address", "python"])
     cluster_flags.check_seconds("timeout", values.timeout)
     engine_flags.check_work_dir(values.work_dir)
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, default, text in (
-        (
-            "address",
-            "auto",
-            "The Ray cluster: host:port, or auto for the one that this machine is in.",
-        ),
-        ("memory", None, "The memory to reserve for each task, such as 4G."),
-        (
-            "runtime_env",
-            None,
-            "What Ray prepares on the nodes, as a JSON object or the name of a file "
-            "with one.",
-        ),
-        (
-            "work_dir",
-            None,
-            "A directory of every node in which the tasks run. By default, the current "
-            "directory is shipped.",
-        ),
-        (
-            "python",
-            None,
-            "The Python interpreter on every node. By default that of Ray.",
-        ),
-    ):
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    for name, least, text in (
-        ("cpus_per_task", 1, "How many CPUs to reserve for each task."),
-        ("gpus_per_worker", 0, "How many GPUs to reserve for each worker."),
-    ):
-        flags.DEFINE_integer(name, least, text, lower_bound=least, flag_values=values)
-    flags.DEFINE_float(
+def _define_flags() -> Flags:
+    values = Flags()
+    values.text(
+        "address",
+        "auto",
+        "The Ray cluster: host:port, or auto for the one that this machine is in.",
+    )
+    values.text("memory", None, "The memory to reserve for each task, such as 4G.")
+    values.text(
+        "runtime_env",
+        None,
+        "What Ray prepares on the nodes, as a JSON object or the name of a file "
+        "with one.",
+    )
+    values.text(
+        "work_dir",
+        None,
+        "A directory of every node in which the tasks run. By default, the current "
+        "directory is shipped.",
+    )
+    values.text(
+        "python", None, "The Python interpreter on every node. By default that of Ray."
+    )
+    values.integer(
+        "cpus_per_task", 1, "How many CPUs to reserve for each task.", lower_bound=1
+    )
+    values.integer(
+        "gpus_per_worker", 0, "How many GPUs to reserve for each worker.", lower_bound=0
+    )
+    values.number(
         "timeout",
         300.0,
         "Seconds within which Ray must have reserved what all tasks need, or those that "
         "--min_workers leaves.",
-        flag_values=values,
     )
     engine_flags.define_env(values)
     engine_flags.define(values, 60.0, "every node must answer")

@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from absl import flags
-
 from launch.engines import record, slurm, slurm_allocation, slurm_script
 from launch.engines.hosts import Host
 from launch.engines.layout import Layout, Surroundings, assign, record_of
@@ -27,6 +25,7 @@ from launch.engines.slurm_allocation import JOB_ID, SlurmNode
 from launch.engines.slurm_script import JOB_VARIABLE, Batch
 from launch.flags import command_line, config_file, engine_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.plan import Program, tasks_of
 from launch.job.script_source import kind_of_script
@@ -76,9 +75,7 @@ def main(argv: Sequence[str]) -> int:
     return engine_flags.start(values, slurm, batch, kept)
 
 
-def _batch(
-    values: flags.FlagValues, program: Program, name: str, counts: dict[str, int]
-) -> Batch:
+def _batch(values: Flags, program: Program, name: str, counts: dict[str, int]) -> Batch:
     log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
     ours = [f"--name={name}", f"--log_dir={log_dir}"]
     own = config_file.arguments_of(values, without=["detach"])
@@ -105,7 +102,7 @@ def _batch(
 
 
 def _run_here(
-    values: flags.FlagValues, program: Program, kind: str, counts: dict[str, int]
+    values: Flags, program: Program, kind: str, counts: dict[str, int]
 ) -> int:
     """Runs the job on the nodes of the allocation that this process is in."""
     job_id = os.environ[JOB_ID]
@@ -181,7 +178,7 @@ def _with_gpus(job: Job, nodes: Sequence[SlurmNode], layout: Layout, gpus: int) 
     return replace(job, plans=tuple(plans))
 
 
-def _check(values: flags.FlagValues) -> None:
+def _check(values: Flags) -> None:
     engine_flags.check(values, ["checkpoint_dir", "log_dir"])
     longest = _LONGEST_WARNING - _TEARDOWN
     if values.grace_period > longest:
@@ -202,35 +199,36 @@ def _check(values: flags.FlagValues) -> None:
             raise UsageError(f"--{name}={value!r}: write {words}")
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, text in (
-        ("partition", "The partition of Slurm; its default one if omitted."),
-        ("time", "The time limit, as Slurm writes it: minutes, or hours:minutes:0."),
-        ("account", "The account that is charged."),
-        ("qos", "The quality of service."),
-        ("constraint", "Features that every node must have."),
-        ("mem", "The memory that the job needs of each node, such as 16G."),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
-    for name, number, least, text in (
-        (
-            "nodes",
-            None,
-            1,
-            "How many nodes to ask for. By default as many as there are workers, or ps "
-            "if these are more. With --gpus_per_worker, the nodes of the workers; ps "
-            "and chief have others.",
-        ),
-        ("cpus_per_task", None, 1, "How many CPUs to ask for each task."),
-        ("gpus_per_worker", 0, 0, "How many GPUs to ask for each worker."),
-    ):
-        flags.DEFINE_integer(name, number, text, lower_bound=least, flag_values=values)
-    flags.DEFINE_multi_string(
+def _define_flags() -> Flags:
+    values = Flags()
+    values.text(
+        "partition", None, "The partition of Slurm; its default one if omitted."
+    )
+    values.text(
+        "time", None, "The time limit, as Slurm writes it: minutes, or hours:minutes:0."
+    )
+    values.text("account", None, "The account that is charged.")
+    values.text("qos", None, "The quality of service.")
+    values.text("constraint", None, "Features that every node must have.")
+    values.text("mem", None, "The memory that the job needs of each node, such as 16G.")
+    values.integer(
+        "nodes",
+        None,
+        "How many nodes to ask for. By default as many as there are workers, or ps "
+        "if these are more. With --gpus_per_worker, the nodes of the workers; ps "
+        "and chief have others.",
+        lower_bound=1,
+    )
+    values.integer(
+        "cpus_per_task", None, "How many CPUs to ask for each task.", lower_bound=1
+    )
+    values.integer(
+        "gpus_per_worker", 0, "How many GPUs to ask for each worker.", lower_bound=0
+    )
+    values.repeated(
         "sbatch",
         [],
         "One more option of sbatch: --sbatch=--exclusive. Repeat the flag for more.",
-        flag_values=values,
     )
     engine_flags.define(values, 60.0, "every node must answer")
     return values

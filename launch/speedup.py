@@ -20,11 +20,11 @@ from pathlib import Path
 import rich.box
 import rich.console
 import rich.table
-from absl import flags
 
 from launch import local
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.paths import existing_part
 from launch.job.plan import Program
@@ -155,42 +155,35 @@ def _cells(measured: Speedup, policy: str, runs: Sequence[Run]) -> list[str]:
     return [*cells, str(len(runs))]
 
 
-def _define_flags() -> flags.FlagValues:
+def _define_flags() -> Flags:
     values = local.define_flags()
     values["num_workers"].value = None
-    flags.DEFINE_list(
-        "workers", ["1", "2", "4", "8"], "The numbers of workers.", flag_values=values
-    )
-    flags.DEFINE_list(
+    values.texts("workers", ["1", "2", "4", "8"], "The numbers of workers.")
+    values.texts(
         "consistency",
         [contract.ASYNCHRONOUS],
         f"The policies, of which each size is measured with every one: "
         f"{contract.ASYNCHRONOUS}, {contract.BOUNDED}:STALENESS, {contract.SYNCHRONOUS}, "
         f"{contract.SYNCHRONOUS}:BACKUPS. A script whose strategy names its own policy "
         "keeps that.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    values.integer(
         "repeats",
         3,
         "How often to measure each size; the sizes take turns.",
         lower_bound=1,
-        flag_values=values,
     )
-    flags.DEFINE_string(
-        "output", "speedup.json", "The file to write.", flag_values=values
-    )
-    flags.DEFINE_string(
+    values.text("output", "speedup.json", "The file to write.")
+    values.text(
         "rate",
         None,
         "Give each task a host with a link of this rate, such as 200mbit: a network "
         "namespace on this machine. Needs root and iproute2.",
-        flag_values=values,
     )
     return values
 
 
-def _check(values: flags.FlagValues) -> float | None:
+def _check(values: Flags) -> float | None:
     """Checks the files and the rate, and returns the rate in bytes per second."""
     if values.checkpoint_dir:
         raise UsageError(
@@ -207,7 +200,7 @@ def _check(values: flags.FlagValues) -> float | None:
 
 
 @contextlib.contextmanager
-def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
+def _hosts(values: Flags, most: int) -> Iterator[ShapedHosts | None]:
     if values.rate is None:
         yield None
         return
@@ -221,7 +214,7 @@ def _hosts(values: flags.FlagValues, most: int) -> Iterator[ShapedHosts | None]:
 def _measure(
     measured: Speedup,
     sizes: Sequence[PlannedRun],
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     hosts: ShapedHosts | None,
 ) -> Speedup:
@@ -244,7 +237,7 @@ def _measure(
 
 
 def _job(
-    values: flags.FlagValues,
+    values: Flags,
     program: Program,
     workers: int,
     make_cluster: Callable[..., Cluster],
@@ -293,7 +286,7 @@ def _end_if_interrupted(found: Measured) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _describe(size: PlannedRun, values: flags.FlagValues) -> str:
+def _describe(size: PlannedRun, values: Flags) -> str:
     workers = f"{size.workers} worker{'s' if size.workers > 1 else ''}"
     links = f", links of {values.rate}" if values.rate else ""
     return f"{workers}, {size.consistency}{links}, repeat {size.repeat + 1}"

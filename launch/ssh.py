@@ -13,8 +13,6 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 
-from absl import flags
-
 from launch.engines import hosts as host_lists
 from launch.engines import record, ssh
 from launch.engines.engine import EngineError
@@ -24,6 +22,7 @@ from launch.engines.planner import HostPlanner
 from launch.engines.ssh import SshJob
 from launch.flags import command_line, engine_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.script_source import kind_of_script
 from launch.secure import mode
@@ -69,22 +68,20 @@ def main(argv: Sequence[str]) -> int:
     return engine_flags.start(values, ssh, job, record_of(job.first, name, "ssh"))
 
 
-def _layout(
-    values: flags.FlagValues, planner: HostPlanner, hosts: Sequence[Host]
-) -> Layout:
+def _layout(values: Flags, planner: HostPlanner, hosts: Sequence[Host]) -> Layout:
     counts = engine_flags.counts(values, planner.kind, _MOST_TASKS * len(hosts))
     layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
     engine_flags.check_first_port(layout, planner)
     return layout
 
 
-def _check(values: flags.FlagValues) -> None:
+def _check(values: Flags) -> None:
     engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
     engine_flags.check_work_dir(values.work_dir)
     engine_flags.check_ssh(values.ssh)
 
 
-def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
+def _hosts(values: Flags) -> tuple[Host, ...]:
     if (values.hosts is None) == (values.hostfile is None):
         raise UsageError(
             "say on which hosts the tasks run: --hosts=h0,h1 or --hostfile=FILE, "
@@ -104,7 +101,7 @@ def _hosts(values: flags.FlagValues) -> tuple[Host, ...]:
         raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
 
 
-def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundings:
+def _surroundings(values: Flags, hosts: Sequence[Host]) -> Surroundings:
     return Surroundings(
         python=values.python,
         cwd=values.work_dir,
@@ -115,26 +112,23 @@ def _surroundings(values: flags.FlagValues, hosts: Sequence[Host]) -> Surroundin
     )
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, default, text in (
-        ("hosts", None, "Hosts as ssh knows them: h0,h1,user@h2."),
-        (
-            "hostfile",
-            None,
-            "File with one host per line, and after it, if needed, address=HOST, where "
-            "the other hosts reach it, and link=GBIT_S, the bandwidth of its network "
-            "link: the ps run where that is best. # begins a comment.",
-        ),
-        (
-            "ssh",
-            "ssh",
-            "The ssh command, with options of yours: --ssh='ssh -p 2200'.",
-        ),
-        ("python", sys.executable, "The Python interpreter on every host."),
-        ("work_dir", os.getcwd(), "The working directory of the tasks on every host."),
-    ):
-        flags.DEFINE_string(name, default, text, flag_values=values)
+def _define_flags() -> Flags:
+    values = Flags()
+    values.text("hosts", None, "Hosts as ssh knows them: h0,h1,user@h2.")
+    values.text(
+        "hostfile",
+        None,
+        "File with one host per line, and after it, if needed, address=HOST, where "
+        "the other hosts reach it, and link=GBIT_S, the bandwidth of its network "
+        "link: the ps run where that is best. # begins a comment.",
+    )
+    values.text(
+        "ssh", "ssh", "The ssh command, with options of yours: --ssh='ssh -p 2200'."
+    )
+    values.text("python", sys.executable, "The Python interpreter on every host.")
+    values.text(
+        "work_dir", os.getcwd(), "The working directory of the tasks on every host."
+    )
     engine_flags.define_env(values)
     engine_flags.define_first_port(values)
     engine_flags.define(values, 20.0, "every host must answer")

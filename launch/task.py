@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from absl import flags
-
 from launch.engines.engine import tell
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job import gpus
 from launch.job.plan import TaskPlan, plan, without_proxy
 from launch.job.script_source import kind_of_script
@@ -82,7 +81,7 @@ def _check_port(task_plan: TaskPlan) -> None:
             ) from None
 
 
-def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
+def _plan_task(argv: Sequence[str]) -> tuple[Flags, TaskPlan, str]:
     """Returns the flags, the task, and the chief's address if a server ends with it."""
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     is_given = _is_given(values)
@@ -101,7 +100,7 @@ def _plan_task(argv: Sequence[str]) -> tuple[flags.FlagValues, TaskPlan, str]:
     return values, task_plan, cluster.address(Task("chief", 0)) if has_chief else ""
 
 
-def _is_given(values: flags.FlagValues) -> bool:
+def _is_given(values: Flags) -> bool:
     """Returns True if no flag describes the cluster, so that an engine has to."""
     names = ["job_name", "task_index", *(f"{job}_hosts" for job in JOBS)]
     if not (said := [name for name in names if values[name].present]):
@@ -115,7 +114,7 @@ def _is_given(values: flags.FlagValues) -> bool:
     return False
 
 
-def _from_engine(values: flags.FlagValues) -> TFConfig:
+def _from_engine(values: Flags) -> TFConfig:
     try:
         config = engines.from_engine(os.environ, values.num_ps, values.first_port)
     except ClusterError as error:
@@ -129,7 +128,7 @@ def _from_engine(values: flags.FlagValues) -> TFConfig:
     return TFConfig(replace(config.cluster, evaluator=evaluator), config.task)
 
 
-def _from_flags(values: flags.FlagValues) -> TFConfig:
+def _from_flags(values: Flags) -> TFConfig:
     hosts = {job: getattr(values, f"{job}_hosts") for job in JOBS}
     cluster = Cluster.from_hosts(**hosts)
     task = _task(cluster, values.job_name, values.task_index)
@@ -161,32 +160,29 @@ def _task(cluster: Cluster, job: str | None, index: int | None) -> Task:
     return Task(job, index)
 
 
-def _define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
+def _define_flags() -> Flags:
+    values = Flags()
     command_line.define_task(values)
-    flags.DEFINE_list(
+    values.texts(
         "gpus",
         None,
         "GPUs of this host that the task can use, as in CUDA_VISIBLE_DEVICES. By "
         "default all.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    values.integer(
         "num_ps",
         None,
         "How many of the first hosts that SageMaker or Slurm has given are parameter "
         "servers (ps). By default none.",
         lower_bound=0,
-        flag_values=values,
     )
-    flags.DEFINE_integer(
+    values.integer(
         "first_port",
         None,
         "The first port on each of these hosts. By default 2222 on SageMaker, and one "
         "that the job's id gives on Slurm.",
         lower_bound=1,
         upper_bound=65_535,
-        flag_values=values,
     )
     command_line.define_common(values)
     return values

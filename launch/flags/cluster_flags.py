@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-from absl import flags
-
 from launch.flags import command_line
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.plan import COORDINATOR
 from launch.job.script_source import DEFAULT_PS
 from launch.supervise import progress
@@ -66,11 +65,11 @@ _SECONDS = (
 )
 
 
-def define(values: flags.FlagValues) -> None:
+def define(values: Flags) -> None:
     """Defines the flags, and those of every command that starts a script."""
     for name, default, text in _NUMBERS:
-        flags.DEFINE_integer(name, default, text, lower_bound=0, flag_values=values)
-    flags.DEFINE_integer(
+        values.integer(name, default, text, lower_bound=0)
+    values.integer(
         "min_workers",
         None,
         "How many workers are enough. With ps, to start and to go on: the others join the "
@@ -78,46 +77,42 @@ def define(values: flags.FlagValues) -> None:
         "Without ps, to go on: a worker that fails is given up, and one that was killed is "
         "restarted (--max_restarts). By default, all.",
         lower_bound=1,
-        flag_values=values,
     )
     for name, asked, text in _SWITCHES:
-        flags.DEFINE_boolean(name, asked, text, flag_values=values)
+        values.switch(name, asked, text)
     for name, seconds, text in _SECONDS:
-        flags.DEFINE_float(name, seconds, text, flag_values=values)
-    flags.DEFINE_string(
+        values.number(name, seconds, text)
+    values.text(
         "log_dir",
         None,
         "Directory for the log files. By default a new one under logs/, where the last 20 "
         "remain.",
-        flag_values=values,
     )
-    flags.DEFINE_string(
+    values.text(
         "checkpoint_dir",
         None,
         "Directory for the checkpoints from which fit of tfdist's strategies resumes after "
         "a restart. If every task runs the script, a killed one is restarted only with "
         "this flag, and all others with it.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
+    values.choice(
         "progress",
         progress.AUTO,
         progress.MODES,
         "Whether the last line on a terminal shows how fast fit trains: steps per second, "
         "each worker's share of the steps, staleness, restarts; elsewhere, each minute.",
-        flag_values=values,
     )
     command_line.define_common(values)
 
 
-def limits(values: flags.FlagValues) -> dict[str, Any]:
+def limits(values: Flags) -> dict[str, Any]:
     """Returns the values that are attributes of a `Job` of the same names."""
     names = [name for name, *_ in _SECONDS]
     names += ["max_restarts", "min_workers", "chatty", "progress"]
     return {name: values[name].value for name in names}
 
 
-def counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
+def counts(values: Flags, kind: str) -> dict[str, int]:
     """Returns how many tasks there are of each job."""
     coordinated = values.num_ps > 0 or kind == COORDINATOR
     return {
@@ -128,7 +123,7 @@ def counts(values: flags.FlagValues, kind: str) -> dict[str, int]:
     }
 
 
-def check(values: flags.FlagValues, workers_may_leave: bool = False) -> None:
+def check(values: Flags, workers_may_leave: bool = False) -> None:
     """Checks the values that no parser can reject by itself."""
     for name, *_ in _SECONDS:
         check_seconds(name, values[name].value)

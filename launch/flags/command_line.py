@@ -18,6 +18,7 @@ from absl import flags
 from launch.flags import config_file
 from launch.flags.errors import ScriptError, UsageError
 from launch.flags.paths import check_output
+from launch.flags.values import Flags
 from launch.job.plan import AUTO, PROGRAM_KINDS, Program
 from launch.job.script_source import num_ps_of, op_libraries, path_of, stray_flags
 from launch.remote import keras_backend
@@ -43,67 +44,50 @@ _OF_CLUSTER = {
 _OF_CLUSTER |= {f"{job}_hosts" for job in JOBS}
 
 
-def define_common(values: flags.FlagValues) -> None:
+def define_common(values: Flags) -> None:
     """Defines the flags of every command that starts a script."""
-    flags.DEFINE_enum(
+    values.choice(
         "program",
         AUTO,
         PROGRAM_KINDS,
         "Which tasks run the script: only the chief (coordinator), or all of them "
         "(every_task). auto means every_task for an Estimator program and for a "
         "cluster without ps, and coordinator otherwise.",
-        flag_values=values,
     )
-    flags.DEFINE_boolean(
+    values.switch(
         "module",
         False,
         "The script is the name of a module, as for python -m.",
         short_name="m",
-        flag_values=values,
     )
-    flags.DEFINE_list(
+    values.texts(
         "import",
         None,
         "Modules that a ps or a worker imports before it serves, since they register "
         "operations that the script uses. By default, the installed libraries of "
         "TensorFlow operations that the script imports.",
-        flag_values=values,
     )
     config_file.define(values)
-    flags.DEFINE_boolean(
-        "dry_run", False, "Print the plan and exit.", flag_values=values
-    )
+    values.switch("dry_run", False, "Print the plan and exit.")
     define_help(values)
 
 
-def define_task(values: flags.FlagValues) -> None:
+def define_task(values: Flags) -> None:
     """Defines the flags for the addresses of a cluster and for this task."""
-    flags.DEFINE_string(
-        "job_name",
-        None,
-        f"Job of this task: one of {', '.join(JOBS)}.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "task_index", None, "Index of this task within its job.", flag_values=values
-    )
+    values.text("job_name", None, f"Job of this task: one of {', '.join(JOBS)}.")
+    values.integer("task_index", None, "Index of this task within its job.")
     for job in JOBS:
-        flags.DEFINE_string(
-            f"{job}_hosts",
-            "",
-            f"Addresses of the {job} tasks: host:port,host:port,...",
-            flag_values=values,
+        values.text(
+            f"{job}_hosts", "", f"Addresses of the {job} tasks: host:port,host:port,..."
         )
 
 
-def define_help(values: flags.FlagValues) -> None:
+def define_help(values: Flags) -> None:
     """Defines --help."""
-    flags.DEFINE_boolean("help", False, "Show this help and exit.", flag_values=values)
+    values.switch("help", False, "Show this help and exit.")
 
 
-def parse(
-    argv: Sequence[str], values: flags.FlagValues, usage: str
-) -> tuple[flags.FlagValues, Program]:
+def parse(argv: Sequence[str], values: Flags, usage: str) -> tuple[Flags, Program]:
     """Parses the launcher's flags up to the script; everything after it is the script's.
 
     Returns:
@@ -143,7 +127,7 @@ def parse(
     return values, program
 
 
-def _typed(program: str, values: flags.FlagValues) -> str:
+def _typed(program: str, values: Flags) -> str:
     """Returns how the command was typed, without the flags that describe the cluster."""
     # "tfdist ssh", or the path of launch/ssh.py.
     name = Path(program).stem.split()[-1]
@@ -157,8 +141,8 @@ def _typed(program: str, values: flags.FlagValues) -> str:
 
 
 def parse_flags(
-    argv: Sequence[str], values: flags.FlagValues, usage: str
-) -> tuple[flags.FlagValues, list[str]]:
+    argv: Sequence[str], values: Flags, usage: str
+) -> tuple[Flags, list[str]]:
     """Parses the launcher's flags up to the first argument that is not a flag.
 
     Returns:
@@ -270,7 +254,7 @@ def run(main: Callable[[Sequence[str]], int], command: str) -> NoReturn:
         sys.exit(1)
 
 
-def _in_words(error: str, values: flags.FlagValues) -> str:
+def _in_words(error: str, values: Flags) -> str:
     """Rewrites absl's error about a flag's value to say what is allowed."""
     if unknown := re.match(r"Unknown command line flag '(.*?)'", error):
         return f"there is no flag --{unknown[1]}.{nearest(unknown[1], values)}"

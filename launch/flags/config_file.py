@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from launch.engines.engine import of_other_packages
+from launch.flags.values import Flags
 from tf_config.commands import COMMANDS, CONSOLE, nearest
 from tf_config.errors import Mistake
 from tf_config.whole_file import write_whole
@@ -47,24 +48,23 @@ class ConfigError(Mistake):
     """A file of settings is wrong; the message says how to correct it."""
 
 
-def define(values: flags.FlagValues) -> None:
+def define(values: Flags) -> None:
     """Defines --config and --save_config."""
-    for name, text in (
-        (
-            "config",
-            "TOML file with flags by their names, and with script and args. A flag on the "
-            "command line wins, and so does a script with its arguments.",
-        ),
-        (
-            "save_config",
-            "File to write for --config: the flags that were given, without values of "
-            "--env, the script and its arguments.",
-        ),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
+    values.text(
+        "config",
+        None,
+        "TOML file with flags by their names, and with script and args. A flag on the "
+        "command line wins, and so does a script with its arguments.",
+    )
+    values.text(
+        "save_config",
+        None,
+        "File to write for --config: the flags that were given, without values of "
+        "--env, the script and its arguments.",
+    )
 
 
-def configured(values: flags.FlagValues, rest: list[str], usage: str) -> list[str]:
+def configured(values: Flags, rest: list[str], usage: str) -> list[str]:
     """Gives flags the values of the file of --config, unless the command line has them.
 
     Args:
@@ -96,7 +96,7 @@ def configured(values: flags.FlagValues, rest: list[str], usage: str) -> list[st
     return rest or script
 
 
-def save(values: flags.FlagValues, script: Sequence[str]) -> str:
+def save(values: Flags, script: Sequence[str]) -> str:
     """Writes the file of --save_config, and returns a notice about it."""
     try:
         data = text_of(values, script).encode()
@@ -108,9 +108,7 @@ def save(values: flags.FlagValues, script: Sequence[str]) -> str:
     return f"saved to {values.save_config}{without}"
 
 
-def settings_in(
-    text: str, path: str, command: str, values: flags.FlagValues
-) -> dict[str, Any]:
+def settings_in(text: str, path: str, command: str, values: Flags) -> dict[str, Any]:
     """Returns the settings that a file has for a command, by the names of its flags.
 
     A key is the name of a flag, `script` or `args`. Those in a table, such as `[slurm]`,
@@ -143,7 +141,7 @@ def settings_in(
     return merged
 
 
-def text_of(values: flags.FlagValues, script: Sequence[str]) -> str:
+def text_of(values: Flags, script: Sequence[str]) -> str:
     """Returns a file with the flags that were given, the script and its arguments.
 
     Of a variable of --env it has the name alone, since a value may be a secret.
@@ -166,7 +164,7 @@ def text_of(values: flags.FlagValues, script: Sequence[str]) -> str:
     return "".join(f"{key} = {_literal(value)}\n" for key, value in found.items())
 
 
-def given(values: flags.FlagValues) -> list[flags.Flag[Any]]:
+def given(values: Flags) -> list[flags.Flag[Any]]:
     """Returns the flags that were given, on the command line or in a file."""
     # A short name is one more name of the same flag.
     known = {values[name].name: values[name] for name in values}
@@ -177,7 +175,7 @@ def given(values: flags.FlagValues) -> list[flags.Flag[Any]]:
     ]
 
 
-def arguments_of(values: flags.FlagValues, without: Collection[str]) -> list[str]:
+def arguments_of(values: Flags, without: Collection[str]) -> list[str]:
     """Returns the flags that were given as a command line, but those of some names."""
     found = []
     for flag in given(values):
@@ -191,7 +189,7 @@ def arguments_of(values: flags.FlagValues, without: Collection[str]) -> list[str
     return found
 
 
-def _check(key: str, value: Any, path: str, values: flags.FlagValues) -> None:
+def _check(key: str, value: Any, path: str, values: Flags) -> None:
     names = {*values} - NOT_SETTINGS | {SCRIPT, ARGUMENTS}
     if key in NOT_SETTINGS & {*values}:
         raise ConfigError(f"{path}: {key!r} is for the command line alone: remove it")
@@ -208,7 +206,7 @@ def _check(key: str, value: Any, path: str, values: flags.FlagValues) -> None:
         raise ConfigError(f"{path}: {key} must be {words}; received {_shown(value)}")
 
 
-def _env(values: flags.FlagValues) -> list[tuple[str, str, str]]:
+def _env(values: Flags) -> list[tuple[str, str, str]]:
     return [each.partition("=") for each in (values.env if "env" in values else [])]
 
 

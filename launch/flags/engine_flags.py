@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-from absl import flags
-
 from launch.engines import record
 from launch.engines.engine import Engine
 from launch.engines.layout import Layout
@@ -14,6 +12,7 @@ from launch.engines.planner import HostPlanner
 from launch.engines.record import Record
 from launch.flags import cluster_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.plan import Program
 from launch.secure import mode
 from tf_config import contract
@@ -21,59 +20,54 @@ from tf_config import contract
 LAST_PORT = 65_535
 
 
-def define(values: flags.FlagValues, connect_timeout: float, whom: str) -> None:
+def define(values: Flags, connect_timeout: float, whom: str) -> None:
     """Defines the flags of every engine, with those of a whole cluster.
 
     `whom` says who has to be there within `connect_timeout`: `every host must answer`.
     """
-    flags.DEFINE_string(
+    values.text(
         "name",
         None,
         "The job's name, for launch.jobs and for the engine. By default made from the "
         "script's.",
-        flag_values=values,
     )
-    flags.DEFINE_boolean(
+    values.switch(
         "detach",
         False,
         "Start the job, print its name, and return; python -m launch.jobs follows it.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
+    values.number(
         "connect_timeout",
         connect_timeout,
         f"Seconds within which {whom}, before any task is started.",
-        flag_values=values,
     )
-    flags.DEFINE_enum("secure", mode.AUTO, mode.MODES, mode.HELP, flag_values=values)
+    values.choice("secure", mode.AUTO, mode.MODES, mode.HELP)
     cluster_flags.define(values)
 
 
-def define_env(values: flags.FlagValues) -> None:
+def define_env(values: Flags) -> None:
     """Defines the flag of engines whose tasks do not get this environment."""
-    flags.DEFINE_multi_string(
+    values.repeated(
         "env",
         [],
         "A variable for the tasks, in addition to those of their host: NAME=VALUE, or "
         "NAME for the value it has here. Repeat the flag for more.",
-        flag_values=values,
     )
 
 
-def define_first_port(values: flags.FlagValues) -> None:
+def define_first_port(values: Flags) -> None:
     """Defines the flag of engines whose hosts others use, too."""
-    flags.DEFINE_integer(
+    values.integer(
         "first_port",
         None,
         "The first port of the tasks on each host, for a firewall; with TLS, the only one "
         "that the other hosts use. By default, free ports from 10000 up.",
         lower_bound=1,
         upper_bound=LAST_PORT,
-        flag_values=values,
     )
 
 
-def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
+def check(values: Flags, not_empty: Collection[str]) -> None:
     """Checks values that no parser can reject by itself; some of them are texts."""
     cluster_flags.check(values)
     cluster_flags.check_seconds("connect_timeout", values.connect_timeout)
@@ -83,7 +77,7 @@ def check(values: flags.FlagValues, not_empty: Collection[str]) -> None:
             raise UsageError(f"--{name} is empty: give a value, or omit the flag")
 
 
-def env_of(values: flags.FlagValues) -> dict[str, str]:
+def env_of(values: Flags) -> dict[str, str]:
     """Returns the variables that --env gives to the tasks."""
     env = {}
     for each in values.env:
@@ -104,9 +98,7 @@ def env_of(values: flags.FlagValues) -> dict[str, str]:
     return env
 
 
-def planner(
-    values: flags.FlagValues, program: Program, kind: str, **changed: Any
-) -> HostPlanner:
+def planner(values: Flags, program: Program, kind: str, **changed: Any) -> HostPlanner:
     """Returns the planner of the job that the flags ask for."""
     return HostPlanner(
         program,
@@ -150,7 +142,7 @@ def check_ssh(command: str) -> None:
         raise UsageError("--ssh is empty: give a command, such as ssh -p 2200")
 
 
-def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:
+def counts(values: Flags, kind: str, most: int) -> dict[str, int]:
     """Returns how many tasks there are of each job."""
     found = cluster_flags.counts(values, kind)
     if (tasks := sum(found.values())) > most:
@@ -161,7 +153,7 @@ def counts(values: flags.FlagValues, kind: str, most: int) -> dict[str, int]:
     return found
 
 
-def start(values: flags.FlagValues, engine: Engine[Any], job: Any, kept: Record) -> int:
+def start(values: Flags, engine: Engine[Any], job: Any, kept: Record) -> int:
     """Starts a job, and returns its exit status, or 0 as soon as it runs detached."""
     record.tidy()
     if values.detach:

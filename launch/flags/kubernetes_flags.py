@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
 from launch.engines.engine import EngineError
 from launch.engines.kubernetes_client import MISSING
 from launch.engines.kubernetes_pods import (
@@ -17,6 +15,7 @@ from launch.engines.kubernetes_pods import (
 )
 from launch.flags import engine_flags
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.secure import mode
 
 _ROLES = ("ps", "worker", "chief")
@@ -25,24 +24,9 @@ _QUANTITY = r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|m)?"
 # A pod that takes the place of another may have to fetch its image first.
 _STARTUP_TIMEOUT = 300.0  # seconds
 _LAUNCHER_CPUS, _LAUNCHER_MIB, _CONNECTION_MIB = "250m", 256, 32
-_TEXTS = (
-    ("image", None, "The image of every pod."),
-    ("namespace", None, "The namespace; by default that of the context."),
-    ("context", None, "The context of the kubeconfig; by default the current one."),
-    ("python", "python", "The Python interpreter in the image."),
-    ("work_dir", None, "The working directory; by default that of the image."),
-    ("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs."),
-    (
-        "pod_spec",
-        None,
-        "YAML file with a part of a pod's spec that every pod gets: tolerations, "
-        "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
-        "entry, what its container gets: volumeMounts, envFrom.",
-    ),
-)
 
 
-def check(values: flags.FlagValues) -> None:
+def check(values: Flags) -> None:
     """Checks the values that no parser can reject by itself."""
     engine_flags.check(values, ["checkpoint_dir", "log_dir", "python"])
     if values.image is None:
@@ -87,9 +71,7 @@ def labels(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def resources(
-    values: flags.FlagValues, counts: Mapping[str, int]
-) -> dict[str, dict[str, Any]]:
+def resources(values: Flags, counts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Returns the requests of the pods of each role."""
     found = {
         role: resources_of(
@@ -105,13 +87,13 @@ def resources(
     return {**found, "evaluator": found["chief"]}
 
 
-def protection(values: flags.FlagValues) -> str:
+def protection(values: Flags) -> str:
     """Returns the protection besides a NetworkPolicy's firewall."""
     resolved = mode.resolve(values.secure)
     return mode.TLS if resolved == mode.TLS else mode.POLICY
 
 
-def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
+def pod_spec(values: Flags) -> Mapping[str, Any]:
     """Returns the user's part of every pod."""
     if values.pod_spec is None:
         return {}
@@ -130,35 +112,42 @@ def pod_spec(values: flags.FlagValues) -> Mapping[str, Any]:
     return check_extra(found or {})
 
 
-def define() -> flags.FlagValues:
+def define() -> Flags:
     """Returns all flags of the command."""
-    values = flags.FlagValues()
-    for name, default, text in _TEXTS:
-        flags.DEFINE_string(name, default, text, flag_values=values)
+    values = Flags()
+    values.text("image", None, "The image of every pod.")
+    values.text("namespace", None, "The namespace; by default that of the context.")
+    values.text(
+        "context", None, "The context of the kubeconfig; by default the current one."
+    )
+    values.text("python", "python", "The Python interpreter in the image.")
+    values.text(
+        "work_dir", None, "The working directory; by default that of the image."
+    )
+    values.text("gpu_resource", "nvidia.com/gpu", "What Kubernetes calls the GPUs.")
+    values.text(
+        "pod_spec",
+        None,
+        "YAML file with a part of a pod's spec that every pod gets: tolerations, "
+        "nodeSelector, imagePullSecrets, volumes; and under containers, in one "
+        "entry, what its container gets: volumeMounts, envFrom.",
+    )
     for role in _ROLES:
         who = "the chief, and of the evaluator" if role == "chief" else f"each {role}"
-        flags.DEFINE_string(
-            f"cpus_per_{role}", None, f"CPUs of {who}: 2 or 500m.", flag_values=values
-        )
-        flags.DEFINE_string(
-            f"memory_per_{role}", None, f"Memory of {who}: 4Gi.", flag_values=values
-        )
-    flags.DEFINE_integer(
-        "gpus_per_worker", 0, "GPUs of each worker.", lower_bound=0, flag_values=values
-    )
-    flags.DEFINE_multi_string(
+        values.text(f"cpus_per_{role}", None, f"CPUs of {who}: 2 or 500m.")
+        values.text(f"memory_per_{role}", None, f"Memory of {who}: 4Gi.")
+    values.integer("gpus_per_worker", 0, "GPUs of each worker.", lower_bound=0)
+    values.repeated(
         "ps_node_selector",
         [],
         "LABEL=VALUE of the nodes for ps, such as those with the best network links. "
         "Repeat the flag for more.",
-        flag_values=values,
     )
-    flags.DEFINE_boolean(
+    values.switch(
         "pod_failure_policy",
         None,
         "Let Kubernetes tell an error of the program from a lost pod, as it can from 1.31 "
         "on. By default found out from the server; --dry_run supposes that it can.",
-        flag_values=values,
     )
     engine_flags.define_env(values)
     engine_flags.define(values, 300.0, "every pod must run")

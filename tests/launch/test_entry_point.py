@@ -259,9 +259,10 @@ from launch.engines import record as records
 from launch.engines.engine import ENDED, Status
 from launch.engines.record import Record
 from launch.flags import command_line, engine_flags
+from launch.flags.values import Flags
 
 def main(argv):
-    values = flags.FlagValues()
+    values = Flags()
     engine_flags.define(values, 20.0, "nobody has to answer")
     values, program = command_line.parse(argv, values, __doc__)
     engine_flags.check(values, [])

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl import flags
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.flags import cluster_flags
 from launch.flags.config_file import NOT_SETTINGS
 from launch.flags.errors import UsageError
+from launch.flags.values import Flags
 from launch.job.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
@@ -301,7 +301,7 @@ def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
 
 
 def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
-    values = flags.FlagValues()
+    values = Flags()
     cluster_flags.define(values)
     here = {"module", "m", "log_dir", *NOT_SETTINGS}
     assert {*values} - {*kubernetes._INSIDE} == here
