@@ -109,14 +109,17 @@ def _checkpoint(directory: str) -> Invariant:
     return Invariant("the newest checkpoint can be read", done.returncode == 0, said)
 
 
+def _table(title: str, *headings: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.ROUNDED, title=title)
+    for heading in headings:
+        table.add_column(heading)
+    return table
+
+
 def _injection_table(outcome: Outcome) -> rich.table.Table:
     seed = outcome.schedule.seed
-    table = rich.table.Table(
-        box=rich.box.ROUNDED,
-        title="Faults" if seed is None else f"Faults of seed {seed}",
-    )
-    for heading in ("step", "fault", "recovered after"):
-        table.add_column(heading)
+    title = "Faults" if seed is None else f"Faults of seed {seed}"
+    table = _table(title, "step", "fault", "recovered after")
     for each in outcome.injections:
         seconds = each.seconds
         took = "- (job ended first)" if seconds is None else f"{seconds:.1f} s"
@@ -129,9 +132,7 @@ def _injection_table(outcome: Outcome) -> rich.table.Table:
 
 
 def _invariant_table(outcome: Outcome) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.ROUNDED, title="Invariants")
-    for heading in ("invariant", "holds", "observed"):
-        table.add_column(heading)
+    table = _table("Invariants", "invariant", "holds", "observed")
     for each in outcome.invariants:
         holds = "yes" if each.holds else "[red]NO[/red]"
         table.add_row(each.name, holds, rich.markup.escape(each.seen))

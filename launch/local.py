@@ -10,7 +10,7 @@ after the script belong to the script.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from launch.engines.engine import tell
 from launch.flags import cluster_flags, command_line, paths
@@ -21,6 +21,7 @@ from launch.job.plan import Program
 from launch.job.script_source import kind_of_script
 from launch.loopback import foreground
 from launch.loopback.cluster import (
+    at_free_ports,
     local_cluster,
     make_job,
     run_job,
@@ -72,7 +73,7 @@ def crowding(job: Job, cores: int, memory: int) -> str:
 def job_of(
     values: Flags,
     program: Program,
-    make_cluster: Callable[..., Cluster] = local_cluster,
+    make_cluster: Callable[[Mapping[str, int]], Cluster] = at_free_ports,
 ) -> Job:
     """Returns the job that the flags ask for.
 
@@ -87,15 +88,8 @@ def job_of(
     paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
     paths.check_output(values.timeline, "timeline")
     kind = kind_of_script(program, values.program, values.num_ps)
-    counts = cluster_flags.counts(values, kind)
-    cluster = make_cluster(
-        counts["ps"],
-        counts["worker"],
-        chief=bool(counts["chief"]),
-        evaluator=bool(counts["evaluator"]),
-    )
     return make_job(
-        cluster,
+        make_cluster(cluster_flags.counts(values, kind)),
         program,
         kind,
         log_dir=values.log_dir,

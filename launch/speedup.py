@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from launch.flags.values import Flags
 from launch.job.job import Job
 from launch.job.paths import existing_part
 from launch.job.plan import Program
-from launch.loopback.cluster import local_cluster, new_log_dir
+from launch.loopback.cluster import at_free_ports, new_log_dir
 from launch.measure.run import Measured, run
 from launch.measure.shaped import (
     RateError,
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     sizes = schedule(values.workers, values.consistency, values.repeats)
     most = max(size.workers for size in sizes)
     rate = _check(values)
-    job = _job(values, program, most, local_cluster)  # Checks the rest of the flags.
+    job = _job(values, program, most, at_free_ports)  # Checks the rest of the flags.
     if values.dry_run:
         print("\n".join(f"# {_describe(size, values)}" for size in sizes))
         print(local.describe(job))
@@ -221,7 +221,7 @@ def _measure(
     log_dir = values.log_dir or new_log_dir()
     Path(values.output).parent.mkdir(parents=True, exist_ok=True)
     for number, size in enumerate(sizes, start=1):
-        make_cluster = hosts.cluster if hosts else local_cluster
+        make_cluster = hosts.cluster if hosts else at_free_ports
         values["log_dir"].value = os.path.join(log_dir, _name(size))
         job = replace(_job(values, program, size.workers, make_cluster), echo=False)
         job = hosts.place(job) if hosts else job
@@ -240,22 +240,15 @@ def _job(
     values: Flags,
     program: Program,
     workers: int,
-    make_cluster: Callable[..., Cluster],
+    make_cluster: Callable[[Mapping[str, int]], Cluster],
 ) -> Job:
     values["num_workers"].value = workers
     return local.job_of(values, program, make_cluster)
 
 
 def _run_of(size: PlannedRun, found: Measured) -> Run:
-    return Run(
-        workers=size.workers,
-        consistency=size.consistency,
-        repeat=size.repeat,
-        status=found.status,
-        seconds=found.seconds,
-        policy=found.policy,
-        epochs=found.epochs,
-    )
+    own = {name: value for name, value in vars(found).items() if name != "reasons"}
+    return Run(**vars(size), **own)
 
 
 def _report(found: Measured, size: PlannedRun, job: Job) -> str:

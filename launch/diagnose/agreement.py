@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from launch.diagnose.finding import Finding, Level
+from launch.diagnose.finding import Finding, Level, unknown, wrong
 from launch.diagnose.probe_result import ProbeResult
 from tf_config import split_address
 
@@ -23,8 +23,7 @@ def _places(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
         place = report.ip, split_address(report.address)[1]
         owner = owners.setdefault(place, task) if report.ip else task
         if owner != task:
-            yield Finding(
-                Level.WRONG,
+            yield wrong(
                 task,
                 "address",
                 f"{owner} and {task} have the same address, {place[0]} port {place[1]}",
@@ -36,8 +35,7 @@ def _loopback_among_others(reports: Mapping[str, ProbeResult]) -> Iterator[Findi
     elsewhere = [task for task, each in reports.items() if each.ip and not each.is_here]
     for task, report in reports.items():
         if report.is_loopback and elsewhere:
-            yield Finding(
-                Level.WRONG,
+            yield wrong(
                 task,
                 "address",
                 f"{report.address} means {report.ip} here, which only this machine can "
@@ -53,8 +51,7 @@ def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
         if report.peer is None:
             continue
         if report.peer.version is None:
-            yield Finding(
-                Level.UNKNOWN,
+            yield unknown(
                 task,
                 "version",
                 f"{task} does not report its TensorFlow version",
@@ -64,8 +61,7 @@ def _versions(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
         tasks.setdefault(report.peer.version, []).append(task)
     each = "; ".join(f"{version} on {', '.join(on)}" for version, on in tasks.items())
     if len(tasks) > 1:
-        yield Finding(
-            Level.WRONG,
+        yield wrong(
             "cluster",
             "version",
             f"the TensorFlow versions differ: {each}",
@@ -83,8 +79,7 @@ def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
         if report.peer is None:
             continue
         if report.peer.clock is None:
-            yield Finding(
-                Level.UNKNOWN,
+            yield unknown(
                 task,
                 "clock",
                 f"{task} does not report its clock ({report.peer.silence})",
@@ -99,8 +94,7 @@ def _clocks(reports: Mapping[str, ProbeResult]) -> Iterator[Finding]:
     skew = ahead[last] - ahead[first]
     # A slow answer makes a clock uncertain, and is no evidence that it is wrong.
     if skew - uncertainty > MAX_SKEW:
-        yield Finding(
-            Level.WRONG,
+        yield wrong(
             "cluster",
             "clock",
             f"the clock of {last} is {skew:.1f} s ahead of the clock of {first}",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launch.diagnose.finding import Finding, Level
+from launch.diagnose.finding import Finding, Level, wrong
 from tf_config import (
     Cluster,
     ClusterError,
@@ -61,8 +61,7 @@ def from_text(text: str) -> Definition:
     jobs = _jobs_of(text)
     if jobs.get("evaluator"):
         found.append(
-            Finding(
-                Level.WRONG,
+            wrong(
                 "evaluator:0",
                 "roles",
                 "the evaluator is in the cluster: TensorFlow's own strategies wait forever "
@@ -99,10 +98,10 @@ def roles(definition: Definition, strategy: str) -> Finding:
     has += " and ".join(jobs) or "no task"
     if missing:
         advice = f"add a {' and a '.join(missing)}, or choose another strategy"
-        return Finding(Level.WRONG, "cluster", "roles", has, advice)
+        return wrong("cluster", "roles", has, advice)
     if idle:
         advice = f"remove the {idle[0]}, or choose {PARAMETER_SERVER}"
-        return Finding(Level.WRONG, "cluster", "roles", has, advice)
+        return wrong("cluster", "roles", has, advice)
     return Finding(Level.OK, "cluster", "roles", has)
 
 
@@ -114,8 +113,7 @@ def proxy(definition: Definition, environ: Mapping[str, str]) -> list[Finding]:
         return []
     (setting,) = proxies.exception_for(hosts, environ).items()
     return [
-        Finding(
-            Level.WRONG,
+        wrong(
             "cluster",
             "proxy",
             f"{proxies.proxy(environ)} is set, so TensorFlow would connect to "
@@ -128,7 +126,7 @@ def proxy(definition: Definition, environ: Mapping[str, str]) -> list[Finding]:
 
 def _wrong(check: str, message: str) -> Finding:
     advice = "correct it on every machine: all tasks must have the same addresses"
-    return Finding(Level.WRONG, "cluster", check, message, advice)
+    return wrong("cluster", check, message, advice)
 
 
 def _jobs_of(text: str) -> dict[str, dict[int, str]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.diagnose.finding import Finding, Level
+from launch.diagnose.finding import Finding, Level, unknown, wrong
 from launch.diagnose.probe_result import ProbeOutcome, ProbeResult
 
 _OUTCOMES = {
@@ -69,8 +69,7 @@ def _no_server(task: str, report: ProbeResult, process: str) -> Finding:
     because = f" ({report.detail})" if report.detail else ""
     found = found.format(address=report.address, detail=report.detail, because=because)
     if report.outcome == ProbeOutcome.STRANGER and "stunnel" in process:
-        return Finding(
-            Level.WRONG,
+        return wrong(
             task,
             check,
             f"the job's stunnel listens on {report.address}, and {task} does not behind it",
@@ -78,7 +77,7 @@ def _no_server(task: str, report: ProbeResult, process: str) -> Finding:
         )
     if process:
         found += f"; it is {process}"
-    return Finding(Level.WRONG, task, check, found, advice)
+    return wrong(task, check, found, advice)
 
 
 def _server(
@@ -87,8 +86,7 @@ def _server(
     peer = report.peer
     assert peer is not None
     if peer.task != task:
-        yield Finding(
-            Level.WRONG,
+        yield wrong(
             task,
             "task",
             f"the server on {report.address} is {peer.task}, not {task}",
@@ -106,8 +104,7 @@ def _definition(
     theirs = None if text is None else _addresses_of(text)
     if theirs is None:
         why = silence or "only a task that tfdist started or joined reports them"
-        return Finding(
-            Level.UNKNOWN,
+        return unknown(
             task,
             "cluster definition",
             f"{task} does not report the addresses it was given ({why})",
@@ -117,8 +114,7 @@ def _definition(
         return Finding(
             Level.OK, task, "cluster definition", "it was given the same addresses"
         )
-    return Finding(
-        Level.WRONG,
+    return wrong(
         task,
         "cluster definition",
         f"{task} was given different addresses: {_difference(ours, theirs)}",

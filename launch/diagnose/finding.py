@@ -33,3 +33,13 @@ class Finding:
     def as_dict(self) -> dict[str, str]:
         """Returns the finding as a JSON object."""
         return {**asdict(self), "level": self.level.value}
+
+
+def wrong(subject: str, check: str, found: str, advice: str) -> Finding:
+    """Returns something that is wrong, and its remedy."""
+    return Finding(Level.WRONG, subject, check, found, advice)
+
+
+def unknown(subject: str, check: str, found: str, advice: str) -> Finding:
+    """Returns something that could not be found out, and how to do so by hand."""
+    return Finding(Level.UNKNOWN, subject, check, found, advice)

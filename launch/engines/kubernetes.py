@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from launch.engines import background, here, kubernetes_objects, kubernetes_state
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
+from launch.engines.here import logs
 from launch.engines.kubernetes_client import KubernetesClient
 from launch.engines.kubernetes_follower import Follower, remove, selector, tell
 from launch.engines.kubernetes_objects import KubernetesJob
@@ -21,6 +22,8 @@ from launch.engines.kubernetes_pods import LAUNCHER
 from launch.engines.kubernetes_state import CANCELLED
 from launch.engines.record import Record
 from tf_config.contract import EXIT_USAGE
+
+__all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
 
 _TEARDOWN_TIMEOUT = 60.0  # seconds
 
@@ -113,7 +116,7 @@ def status(record: Record) -> Status:
     nodes = kubernetes_state.nodes(pods)
     if everyone <= started:
         return Status(RUNNING, hosts=nodes)
-    causes = kubernetes_state.missing(pods, client.events(), record.name)
+    causes = kubernetes_state.missing(pods, client.find("Event"), record.name)
     lacks = kubernetes_state.shortage(everyone, started, record.min_workers)
     reason = "; ".join(causes)
     return Status(STARTING if lacks else RUNNING, reason=reason, hosts=nodes)
@@ -132,11 +135,6 @@ def follow(record: Record) -> Iterator[str]:
         follower = Follower(client, record, None)
         yield from follower.lines([])
         follower.settle()
-
-
-def logs(record: Record, task: str) -> Iterator[str]:
-    """Yields the lines of a task's log, from its file here."""
-    return here.logs(record, task)
 
 
 def cancel(record: Record) -> None:

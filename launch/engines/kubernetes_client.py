@@ -88,8 +88,8 @@ class KubernetesClient:
         )
         self._ask(f"create the {kind} {made['metadata']['name']}", create)
 
-    def find(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        """Returns the objects of a kind that have labels."""
+    def find(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Returns the objects of a kind that have labels, such as the recent events."""
         options = {"label_selector": selector, "_preload_content": False}
         look = partial(self._verb("list", kind), self.namespace, **options)
         found = self._ask(f"list each {kind}", look)
@@ -102,13 +102,6 @@ class KubernetesClient:
         options = {"propagation_policy": "Background", "_preload_content": False}
         delete = partial(self._verb("delete", kind), name, self.namespace, **options)
         self._ask(f"delete the {kind} {name}", delete, missing={})
-
-    def events(self) -> list[dict[str, Any]]:
-        """Returns the recent events of the namespace."""
-        get = partial(self._core.list_namespaced_event, self.namespace)
-        found = self._ask("list events", partial(get, _preload_content=False))
-        items: list[dict[str, Any]] = found["items"]
-        return items
 
     def log(self, pod: str, since: int | None) -> Iterator[bytes]:
         """Yields a pod's log as it comes, each line after the time of its writing.
@@ -132,6 +125,7 @@ class KubernetesClient:
     def _verb(self, verb: str, kind: str) -> Callable[..., Any]:
         names = {
             "Job": (self._batch, "job"),
+            "Event": (self._core, "event"),
             "Pod": (self._core, "pod"),
             "Service": (self._core, "service"),
             "Secret": (self._core, "secret"),

@@ -94,7 +94,8 @@ class Follower:
             everyone, now, self._job.min_workers
         )
         if not self._is_up:
-            self._complain(kubernetes_state.missing(pods, self._client.events(), name))
+            events = self._client.find("Event")
+            self._complain(kubernetes_state.missing(pods, events, name))
 
     def _complain(self, causes: list[str]) -> None:
         """Tells what the job waits for, and gives up after its deadline."""

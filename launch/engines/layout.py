@@ -57,15 +57,16 @@ class Layout:
 
         With TLS, no two tasks of the cluster have the same port.
         """
-        if protection == mode.TLS:
-            left = itertools.count(_EXAMPLE_INNER_PORT)
-            return {
-                host: list(itertools.islice(left, self.num_tasks[host]))
-                for host in self.used
-            }
+        shared = itertools.count(_EXAMPLE_INNER_PORT)
         first = first_port or _EXAMPLE_PORT
         return {
-            host: list(range(first, first + self.num_tasks[host])) for host in self.used
+            host: [
+                *itertools.islice(
+                    shared if protection == mode.TLS else itertools.count(first),
+                    self.num_tasks[host],
+                )
+            ]
+            for host in self.used
         }
 
     def example_ends(self, first_port: int | None) -> dict[int, TunnelEnd]:

@@ -63,7 +63,17 @@ class HostPlanner:
             example, layout, there, {each: choice.candidates(each) for each in needs}
         )
         free = {host: report.ports for host, report in reports.items()}
-        self._refuse(example, layout, reports, choice.problems(free))
+        by_name = {layout.hosts[host].name: each for host, each in reports.items()}
+        servers = {p.remote.host for p in example.plans if p.remote and p.is_server}
+        taken = [
+            text if host is None else f"{layout.hosts[host].name} {text}"
+            for host, text in choice.problems(free).items()
+        ]
+        wrong = preflight.problems(by_name, servers, taken)
+        if not wrong and is_closed:
+            wrong = preflight.insecure(by_name)
+        if wrong:
+            raise EngineError("nothing was started:\n" + "\n".join(wrong))
         ends = {
             host: TunnelEnd(
                 layout.addresses[host],
@@ -141,25 +151,6 @@ class HostPlanner:
             "addresses": addresses,
             "is_closed": self.protection == mode.TLS,
         }
-
-    def _refuse(
-        self,
-        example: Job,
-        layout: Layout,
-        reports: Mapping[int, HostReport],
-        taken: Mapping[int | None, str],
-    ) -> None:
-        by_name = {layout.hosts[host].name: each for host, each in reports.items()}
-        servers = {p.remote.host for p in example.plans if p.remote and p.is_server}
-        ports = [
-            text if host is None else f"{layout.hosts[host].name} {text}"
-            for host, text in taken.items()
-        ]
-        wrong = preflight.problems(by_name, servers, ports)
-        if not wrong and self.protection == mode.TLS:
-            wrong = preflight.insecure(by_name)
-        if wrong:
-            raise EngineError("nothing was started:\n" + "\n".join(wrong))
 
     def _job(
         self,

@@ -149,8 +149,16 @@ class _Moved:
                 "starts again with them, from its last checkpoint"
             )
             handle.signal(signal.SIGTERM)
-        elif "moved" in event and not self._can_spare(event):
-            self._move(handle, event)
+        elif "moved" in event and not self._can_spare(event) and not self.came:
+            self.came = True
+            now = event["now"]
+            found = f"has given it another, {now}" if now else "has no other like it"
+            _tell(
+                f"{event['moved']} has lost its node {event['was']}, and Ray {found}: the "
+                "program starts again, on the nodes that there are, from its last "
+                "checkpoint"
+            )
+            handle.signal(signal.SIGTERM)
 
     def _can_spare(self, event: Mapping[str, str]) -> bool:
         """Returns True if the job continues without a task, as the supervisor decides it, too."""
@@ -167,18 +175,6 @@ class _Moved:
                 f"(--min_workers={self._job.min_workers})"
             )
         return True
-
-    def _move(self, handle: Handle, event: Mapping[str, str]) -> None:
-        if not self.came:
-            self.came = True
-            now = event["now"]
-            found = f"has given it another, {now}" if now else "has no other like it"
-            _tell(
-                f"{event['moved']} has lost its node {event['was']}, and Ray {found}: the "
-                "program starts again, on the nodes that there are, from its last "
-                "checkpoint"
-            )
-            handle.signal(signal.SIGTERM)
 
     def interrupt(self, signum: int) -> None:
         self.interrupted = True

@@ -37,15 +37,9 @@ class PlacementGroup:
 
     def bundles(self) -> list[dict[str, float]]:
         """Returns the resources of each task, in the order of the tasks."""
+        of_worker = {"GPU": self.gpus} if self.gpus else {}
         return [
-            {
-                **self.bundle,
-                **(
-                    {"GPU": self.gpus}
-                    if self.gpus and task.startswith("worker")
-                    else {}
-                ),
-            }
+            {**self.bundle, **(of_worker if task.startswith("worker") else {})}
             for task in self.tasks
         ]
 

@@ -137,10 +137,9 @@ class Reservation:
             "num_cpus": bundle.get("CPU", 0),
             "num_gpus": bundle.get("GPU", 0),
         }
-        return {
-            **options,
-            **({"memory": bundle["memory"]} if "memory" in bundle else {}),
-        }
+        if "memory" in bundle:
+            options["memory"] = bundle["memory"]
+        return options
 
     def _find(self, task: str) -> tuple[int, int]:
         return next(

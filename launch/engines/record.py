@@ -134,7 +134,7 @@ class Record:
                     f"end it with python -m launch.jobs cancel {self.name}"
                 )
             # An earlier job of this name may have left its end.
-            self._write("end.json", None)
+            (self.path / "end.json").unlink(missing_ok=True)
             self.write()
             yield lock.fileno()
 
@@ -171,12 +171,8 @@ class Record:
                 "directory of yours"
             ) from None
 
-    def _write(self, name: str, value: Mapping[str, Any] | None) -> None:
-        path = self.path / name
-        if value is None:
-            path.unlink(missing_ok=True)
-            return
-        write_whole(path, json.dumps(value).encode())
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        write_whole(self.path / name, json.dumps(value).encode())
 
 
 def _lock(file: IO[str]) -> bool:

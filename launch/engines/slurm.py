@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from launch.engines import background, engine, here, slurm_client, slurm_script
+from launch.engines import background, engine, slurm_client, slurm_script
 from launch.engines.engine import ENDED, RUNNING, STARTING, EngineError, Status
-from launch.engines.here import Tail
+from launch.engines.here import Tail, logs
 from launch.engines.record import Record, RecordError, load
 from launch.engines.slurm_allocation import SlurmNode, Warnings
 from launch.engines.slurm_client import SlurmJob
@@ -26,6 +26,8 @@ from launch.engines.slurm_script import Batch
 from launch.job.job import Job
 from launch.loopback import foreground
 from launch.loopback.cluster import make_log_dir
+
+__all__ = ["cancel", "detach", "follow", "logs", "render", "run", "status"]
 
 OUTPUT = "launch.log"
 _END = "end.json"
@@ -247,11 +249,6 @@ def _follow(record: Record, watch: Callable[[SlurmJob | None], None]) -> Iterato
             break
         time.sleep(_TURN)
     yield from tail.rest()
-
-
-def logs(record: Record, task: str) -> Iterator[str]:
-    """Yields the lines of a task's log file."""
-    return here.logs(record.placed, task)
 
 
 def cancel(record: Record) -> None:

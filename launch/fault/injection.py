@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -87,14 +88,9 @@ class Injector:
         self._under_way: list[_UnderWay] = []
         self.injections: list[Injection] = []
 
-    @property
-    def is_done(self) -> bool:
-        """True if every fault was injected, and the job has recovered from all of them."""
-        return not (self._pending or self._under_way)
-
     def tick(self) -> None:
         """Injects the faults that are due, and looks for recoveries."""
-        if self.is_done:
+        if not (self._pending or self._under_way):
             return
         now = time.time()
         tasks = tasks_of(self._job, self._supervisor)
@@ -129,7 +125,7 @@ class Injector:
         with contextlib.suppress(psutil.Error):
             if fault.kind == STOP:
                 victim.suspend()
-                undo = _resume(victim)
+                undo = partial(_resume, victim)
             elif fault.kind == FULL_DISK:
                 undo = checkpoint_faults.fill(self._checkpoint_dir or "")
             elif fault.kind in _LINKS:
@@ -179,10 +175,7 @@ _LINKS: dict[str, Callable[[float], Impairment]] = {
 }
 
 
-def _resume(victim: psutil.Process) -> Callable[[], None]:
-    def resume() -> None:
-        # The supervisor may have killed it in the meantime.
-        with contextlib.suppress(psutil.Error):
-            victim.resume()
-
-    return resume
+def _resume(victim: psutil.Process) -> None:
+    # The supervisor may have killed it in the meantime.
+    with contextlib.suppress(psutil.Error):
+        victim.resume()

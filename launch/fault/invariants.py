@@ -1,6 +1,5 @@
 """Invariants of a job under faults, once it has ended. Pure decisions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.fault.progress import Progress, Result
@@ -75,8 +74,3 @@ def _counts(result: Result | None, faults: int) -> Invariant:
         f"{result.steps} steps of {least} to {most} ({result.expected} asked for"
         f"{ahead})",
     )
-
-
-def broken(invariants: Sequence[Invariant]) -> list[Invariant]:
-    """Returns the invariants that do not hold."""
-    return [each for each in invariants if not each.holds]

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tf_config import JOBS, Cluster, Task, TFConfig, contract, proxies, split_address
@@ -181,6 +181,16 @@ def without_proxy(
 def tasks_of(counts: Mapping[str, int]) -> list[Task]:
     """Returns the tasks of a cluster with these numbers of each job, by job and index."""
     return [Task(job, i) for job in JOBS for i in range(counts.get(job, 0))]
+
+
+def cluster_of(counts: Mapping[str, int], address: Callable[[Task], str]) -> Cluster:
+    """Returns a cluster with these numbers of tasks of each job."""
+    return Cluster.from_dict(
+        {
+            job: [address(Task(job, index)) for index in range(count)]
+            for job, count in counts.items()
+        }
+    )
 
 
 def task_name(task: Task) -> str:

@@ -23,6 +23,7 @@ from launch.job.plan import (
     SERVER,
     Program,
     TaskPlan,
+    cluster_of,
     plan,
     resolve_kind,
     without_proxy,
@@ -72,7 +73,6 @@ def local_cluster(
         ClusterError: If the counts are not a valid cluster.
         PlatformError: If this machine does not run Linux.
     """
-    check_platform()
     for name, count in (("num_ps", num_ps), ("num_workers", num_workers)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ClusterError(
@@ -85,13 +85,14 @@ def local_cluster(
         "worker": num_workers,
         "evaluator": int(evaluator),
     }
+    return at_free_ports(counts)
+
+
+def at_free_ports(counts: Mapping[str, int]) -> Cluster:
+    """Returns a cluster with these numbers of tasks of each job, as `local_cluster`."""
+    check_platform()
     free = iter(ports.pick(sum(counts.values())))
-    return Cluster.from_dict(
-        {
-            job: [f"127.0.0.1:{next(free)}" for _ in range(count)]
-            for job, count in counts.items()
-        }
-    )
+    return cluster_of(counts, lambda task: f"127.0.0.1:{next(free)}")
 
 
 def make_job(
@@ -132,7 +133,11 @@ def make_job(
         plans = gpus.assign(plans, gpus_per_worker, gpus.available(environ))
     kind = resolve_kind(cluster, kind)
     told = _told(checkpoint_dir, timeline, limits)
-    plans = tuple(_telling(each, told) for each in plans)
+    # A server does not read them.
+    plans = tuple(
+        each if each.is_server else replace(each, env={**each.env, **told})
+        for each in plans
+    )
     return Job(
         kind=kind,
         plans=tuple(share_machine(each, environ) for each in plans),
@@ -158,13 +163,6 @@ def _told(
     if limits.get("min_workers") is not None:
         told[contract.MIN_WORKERS] = str(limits["min_workers"])
     return told
-
-
-def _telling(task_plan: TaskPlan, env: Mapping[str, str]) -> TaskPlan:
-    """Adds variables to a task that runs the script; a server does not read them."""
-    if task_plan.is_server:
-        return task_plan
-    return replace(task_plan, env={**task_plan.env, **env})
 
 
 def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from launch.job.job import Job
-from launch.job.plan import task_name
+from launch.job.plan import cluster_of, task_name, tasks_of
 from launch.network import reach
 from launch.network.namespaces import Namespaces, network
 from tf_config import Cluster, Task
@@ -57,21 +57,10 @@ class ShapedHosts:
     def __init__(self, hosts: Namespaces) -> None:
         self._hosts = hosts
 
-    def cluster(
-        self, num_ps: int, num_workers: int, *, chief: bool, evaluator: bool
-    ) -> Cluster:
-        """Creates a cluster with one task per host."""
-        counts = {
-            "chief": int(chief),
-            "ps": num_ps,
-            "worker": num_workers,
-            "evaluator": int(evaluator),
-        }
-        return Cluster.from_dict(
-            {
-                job: [self._address(Task(job, index)) for index in range(count)]
-                for job, count in counts.items()
-            }
+    def cluster(self, counts: Mapping[str, int]) -> Cluster:
+        """Returns a cluster with one task per host."""
+        return cluster_of(
+            counts, lambda task: f"{self._hosts.address(_host(task))}:{_PORT}"
         )
 
     def place(self, job: Job) -> Job:
@@ -95,9 +84,6 @@ class ShapedHosts:
             found[f"sent {plan.name}"] = float(sent)
         return found
 
-    def _address(self, task: Task) -> str:
-        return f"{self._hosts.address(_host(task))}:{_PORT}"
-
 
 def _host(task: Task) -> str:
     return task_name(task).replace(":", "")
@@ -110,9 +96,7 @@ def shaped_hosts(rate: str, num_ps: int, most_workers: int) -> Iterator[ShapedHo
     Raises:
         NetworkError: If this process may not create namespaces, or has no iproute2.
     """
-    tasks = [Task("chief", 0), Task("evaluator", 0)]
-    tasks += [Task("ps", index) for index in range(num_ps)]
-    tasks += [Task("worker", index) for index in range(most_workers)]
-    with network([_host(task) for task in tasks]) as hosts:
+    counts = {"chief": 1, "evaluator": 1, "ps": num_ps, "worker": most_workers}
+    with network([_host(task) for task in tasks_of(counts)]) as hosts:
         hosts.shape(rate, f"{burst_of(bytes_per_second(rate))}b")
         yield ShapedHosts(hosts)

@@ -59,9 +59,9 @@ class LoopbackOnly:
             self._redirect(call)
         except OSError:
             # A server that does not start is better than one that others can use.
-            seccomp.refuse(self._listener, call, errno.EACCES)
+            seccomp.answer(self._listener, call, errno.EACCES)
         else:
-            seccomp.let_go_on(self._listener, call)
+            seccomp.answer(self._listener, call)
 
     def _redirect(self, call: seccomp.SystemCall) -> None:
         _, pointer, size, *_ = call.arguments

@@ -1,5 +1,6 @@
 """Picks free ports that no other program is likely to take."""
 
+import itertools
 import random
 import socket
 from pathlib import Path
@@ -45,12 +46,7 @@ def pick(count: int) -> list[int]:
     candidates = outside(low, high)
     # Not `random.shuffle`: all runs of a program that sets a seed would collide.
     random.SystemRandom().shuffle(candidates)
-    ports: list[int] = []
-    for port in candidates:
-        if len(ports) == count:
-            break
-        if is_free(port):
-            ports.append(port)
+    ports = [*itertools.islice(filter(is_free, candidates), count)]
     if len(ports) < count:
         raise PortError(
             f"the cluster needs {count} free ports, but this machine has "

@@ -5,6 +5,7 @@ suspends any of them that makes the filtered call, until the holder of the filte
 descriptor lets it continue or fail. None of them needs to be root.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -117,20 +118,11 @@ def open_memory(listener: int, call: SystemCall) -> int:
     return memory
 
 
-def let_go_on(listener: int, call: SystemCall) -> None:
-    """Lets the kernel carry out the system call."""
-    answer(listener, call, 0, _LET_IT_GO_ON)
+def answer(listener: int, call: SystemCall, error: int = 0) -> None:
+    """Lets the kernel carry out a system call, or makes it fail with this `errno`.
 
-
-def refuse(listener: int, call: SystemCall, error: int) -> None:
-    """Makes the system call fail with this `errno`."""
-    answer(listener, call, -error, 0)
-
-
-def answer(listener: int, call: SystemCall, error: int, flags: int) -> None:
-    """Answers a system call; does nothing if the process has ended meanwhile."""
-    packed = bytearray(_ANSWER.pack(call.id, 0, error, flags))
-    try:
+    Does nothing if the process has ended meanwhile.
+    """
+    packed = bytearray(_ANSWER.pack(call.id, 0, -error, 0 if error else _LET_IT_GO_ON))
+    with contextlib.suppress(FileNotFoundError):
         fcntl.ioctl(listener, _SEND, packed)
-    except FileNotFoundError:
-        return

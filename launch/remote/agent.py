@@ -86,7 +86,8 @@ class Agent:
             # Nobody needs to hear why a task that was told to end did not start.
             self._code = 128 + signal.SIGTERM
             if self._linked:
-                os.write(1, f"launch: cannot start on {_host()}: {problem}\n".encode())
+                where = os.uname().nodename
+                os.write(1, f"launch: cannot start on {where}: {problem}\n".encode())
                 self._code = CANNOT_START
         while self._linked and self._code is None:
             self._wait(woken, _NOW_AND_THEN if self._listens else _SOON)
@@ -195,17 +196,14 @@ class Agent:
         if self._confined and self._confined.fileno() in ready:
             self._confined.answer()
         if 0 in ready:
-            self._obey()
+            data = os.read(0, _CHUNK)
+            self._linked = self._linked and bool(data)
+            self._heard = time.monotonic()
+            self._take(data)
         if self._reports in ready:
             self._pass_reports()
         if time.monotonic() - self._heard > self._request["lease"]:
             self._linked = False
-
-    def _obey(self) -> None:
-        data = os.read(0, _CHUNK)
-        self._linked = self._linked and bool(data)
-        self._heard = time.monotonic()
-        self._take(data)
 
     def _take(self, data: bytes) -> None:
         *lines, self._orders = (self._orders + data).split(b"\n")
@@ -286,10 +284,6 @@ def _tell(**event: Any) -> None:
     # The launcher may be gone, which ends the task in any case.
     with contextlib.suppress(OSError):
         os.write(2, json.dumps(event).encode() + b"\n")
-
-
-def _host() -> str:
-    return os.uname().nodename
 
 
 def main() -> None:

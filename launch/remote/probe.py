@@ -57,7 +57,9 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
     if not problems:
         doing = f"run {asked['python']}"
         try:
-            found = dict(zip(names, _versions(asked), strict=True))
+            wanted = [asked["packages"], asked["modules"], asked.get("ours", [])]
+            answer = json.loads(_run(asked, _VERSIONS, json.dumps(wanted)))
+            found = dict(zip(names, answer, strict=True))
             doing = "import TensorFlow"
             if asked.get("imports"):
                 found["visible_gpus"] = int(_run(asked, _IMPORT).split()[-1])
@@ -98,12 +100,6 @@ def _secure() -> dict[str, Any]:
         "open": loopback_only.why_not(),
         "has_ipv6": os.path.exists("/proc/net/if_inet6"),
     }
-
-
-def _versions(asked: dict[str, Any]) -> list[Any]:
-    wanted = [asked["packages"], asked["modules"], asked.get("ours", [])]
-    answer: list[Any] = json.loads(_run(asked, _VERSIONS, json.dumps(wanted)))
-    return answer
 
 
 def _run(asked: dict[str, Any], *arguments: str) -> str:

@@ -49,9 +49,6 @@ class Authority:
         key = asked.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("the request's key is not on an elliptic curve")
-        return self._certify(key, names)
-
-    def _certify(self, key: ec.EllipticCurvePublicKey, names: Sequence[str]) -> str:
         # Clients and servers show the same certificate.
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         hosts = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])

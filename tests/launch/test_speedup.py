@@ -13,6 +13,7 @@ import launch.speedup
 from launch.flags import command_line
 from launch.flags.errors import UsageError
 from launch.job.plan import Program
+from launch.loopback.cluster import at_free_ports
 from launch.measure import counters
 from launch.measure.counters import Sampler, cpu_of
 from launch.measure.run import Measured, _telling
@@ -102,14 +103,14 @@ def test_only_the_leader_writes_the_epochs(script):
     values = launch.speedup._define_flags()
     values, program = command_line.parse(["x", "--num_ps=1", script], values, "")
     assert program == Program(script)
-    job = launch.speedup._job(values, program, 2, launch.local_cluster)
+    job = launch.speedup._job(values, program, 2, at_free_ports)
     told = {contract.HISTORY: "there", contract.CONSISTENCY: "synchronous"}
     env = {plan.name: plan.env for plan in _telling(job, told).plans}
     assert told.items() <= env["chief"].items()
     assert all(not told.keys() & env[name].keys() for name in ("ps:0", "worker:1"))
     values["num_ps"].value = 0
     values["program"].value = "every_task"
-    job = launch.speedup._job(values, program, 2, launch.local_cluster)
+    job = launch.speedup._job(values, program, 2, at_free_ports)
     env = {plan.name: plan.env for plan in _telling(job, told).plans}
     assert told.items() <= env["worker:0"].items()
     assert contract.HISTORY not in env["worker:1"]
@@ -131,7 +132,7 @@ def test_only_the_leader_writes_the_epochs(script):
 def test_a_run_is_reported_in_a_line(found, said, script):
     values = launch.speedup._define_flags()
     values, program = command_line.parse(["x", "--log_dir=logs", script], values, "")
-    job = launch.speedup._job(values, program, 1, launch.local_cluster)
+    job = launch.speedup._job(values, program, 1, at_free_ports)
     assert said in launch.speedup._report(found, PlannedRun(1, "bounded:4", 0), job)
 
 
