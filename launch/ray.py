@@ -55,14 +55,8 @@ def main(argv: Sequence[str]) -> int:
     if values.work_dir is None:
         command_line.check_script(program)
     ray_launcher_process.check_installed()
-    kept = Record(
-        name=name,
-        engine="ray",
-        log_dir=os.path.abspath(job.example.log_dir),
-        tf_config="",
-        tasks={},
-        grace_period=values.grace_period,
-    )
+    log_dir = os.path.abspath(job.example.log_dir)
+    kept = Record(name, "ray", log_dir, grace_period=values.grace_period)
     return engine_flags.start(values, engine, job, kept)
 
 

@@ -64,11 +64,9 @@ def main(argv: Sequence[str]) -> int:
     command_line.check_script(program)
     slurm.render(batch)
     kept = Record(
-        name=name,
-        engine="slurm",
-        log_dir=os.path.dirname(batch.output),
-        tf_config="",
-        tasks={},
+        name,
+        "slurm",
+        os.path.dirname(batch.output),
         grace_period=values.grace_period,
         output=batch.output,
     )

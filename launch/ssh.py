@@ -12,6 +12,7 @@ script.
 import os
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from launch.engines import hosts as host_lists
 from launch.engines import record, ssh
@@ -90,15 +91,14 @@ def _hosts(values: Flags) -> tuple[Host, ...]:
     if values.hosts is not None:
         return host_lists.parse_list(values.hosts)
     try:
-        with open(values.hostfile, encoding="utf-8") as file:
-            return host_lists.parse_file(file.read(), values.hostfile)
-    except (OSError, ValueError) as error:
-        if isinstance(error, host_lists.HostError):
-            raise
-        why = (
-            error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        )
-        raise UsageError(f"--hostfile={values.hostfile!r}: {why}") from None
+        text = Path(values.hostfile).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--hostfile={values.hostfile!r}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(
+            f"--hostfile={values.hostfile!r}: it is not text in UTF-8"
+        ) from None
+    return host_lists.parse_file(text, values.hostfile)
 
 
 def _surroundings(values: Flags, hosts: Sequence[Host]) -> Surroundings:

@@ -61,16 +61,13 @@ def _parse_line(words: Sequence[str], where: str) -> Host:
         if key not in _SETTINGS or not value or key in found:
             _refuse(where, setting, "after the host come address=HOST and link=GBIT_S")
         found[key] = value
-    host = Host(name, found.get("address", ""))
-    if "link" not in found:
-        return host
     try:
-        link = float(found["link"])
+        link = float(found.get("link", 0))
     except ValueError:
         link = math.nan
-    if not 0 < link < math.inf:
+    if "link" in found and not 0 < link < math.inf:
         _refuse(where, f"link={found['link']}", "it is a number of Gbit/s above 0")
-    return Host(host.name, host.address, link)
+    return Host(name, found.get("address", ""), link)
 
 
 def _checked(hosts: Sequence[Host], where: str) -> tuple[Host, ...]:

@@ -86,7 +86,7 @@ def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) ->
 
     def once(log_dir: str) -> RunEnd:
         try:
-            found = _run_once(job, record, log_dir, lock, started)
+            found = run_on_places(log_dir)
         except EngineError as error:
             # Raised before the first run, it says that nothing was started.
             if not codes:
@@ -96,36 +96,27 @@ def _run(job: RayJob, record: Record, lock: int, started: Callable[[], None]) ->
         codes.append(found.code)
         return found
 
+    def run_on_places(log_dir: str) -> RunEnd:
+        log = ray_launcher_process.log_path(record.log_dir)
+        with closing(DriverHandle(job.request, log, [lock])) as driver:
+            planned = replace(job.plan(driver.places()), log_dir=log_dir)
+            found = record_of(planned, record.name, record.engine)
+            replace(found, output=record.output).write()
+            started()
+            moved = _Moved(planned)
+            code = foreground.run(
+                planned,
+                [lock, driver.fileno()],
+                spare=[driver.pid],
+                on_start=lambda handle: driver.watch(partial(moved.hear, handle)),
+                on_signal=moved.interrupt,
+            )
+        if not (code and moved.came) or moved.interrupted:
+            return RunEnd(code)
+        # The program was told to end, which is not why.
+        return RunEnd(policy.exit_status(policy.LOST), True, moved.has_grown)
+
     return here.run_and_move(job.example, record, once, _tell)
-
-
-def _run_once(
-    job: RayJob,
-    record: Record,
-    log_dir: str,
-    lock: int,
-    started: Callable[[], None],
-) -> RunEnd:
-    log = ray_launcher_process.log_path(record.log_dir)
-    with closing(DriverHandle(job.request, log, [lock])) as driver:
-        planned = replace(job.plan(driver.places()), log_dir=log_dir)
-        found = record_of(planned, record.name, record.engine)
-        replace(found, output=record.output).write()
-        started()
-        moved = _Moved(planned)
-        code = foreground.run(
-            planned,
-            [lock, driver.fileno()],
-            spare=[driver.pid],
-            on_start=lambda handle: driver.watch(
-                lambda event: moved.hear(handle, event)
-            ),
-            on_signal=moved.interrupt,
-        )
-    if not (code and moved.came) or moved.interrupted:
-        return RunEnd(code)
-    # The program was told to end, which is not why.
-    return RunEnd(policy.exit_status(policy.LOST), True, moved.has_grown)
 
 
 class _Moved:

@@ -21,7 +21,7 @@ from launch.engines import ray_actor_process, ray_bridge_process
 from launch.engines.engine import EngineError
 from launch.engines.ray_driver_line import Line, is_closed
 from launch.engines.ray_request import RayRequest
-from launch.engines.ray_reservation import Reservation
+from launch.engines.ray_reservation import Reservation, answers, one_line
 from launch.supervise import handle
 
 _CHUNK = 256 * 1024
@@ -112,7 +112,7 @@ class Driver:
         except Exception as error:
             raise EngineError(
                 f"cannot connect to Ray at --address={self._request.address}: "
-                f"{_one_line(error)}"
+                f"{one_line(error)}"
             ) from None
         self._reservation = Reservation(
             self._request.groups, self._request.timeout, self._is_over.is_set
@@ -123,15 +123,7 @@ class Driver:
         asked = [actor.where.remote() for actor in actors.values()]
         # Preparing the runtime_env may take longer than finding the nodes.
         left = max(_REPLACE_TIMEOUT, deadline - time.monotonic())
-        try:
-            found = dict(zip(tasks, ray.get(asked, timeout=left), strict=True))
-        except ray.exceptions.GetTimeoutError:
-            raise EngineError(
-                f"Ray has reserved what the job needs, but did not start its processes "
-                f"within {left:.0f} s: see its logs on the nodes, or raise --timeout"
-            ) from None
-        except ray.exceptions.RayError as error:
-            raise EngineError(f"Ray cannot start the job: {_one_line(error)}") from None
+        found = dict(zip(tasks, answers(asked, left, "--timeout"), strict=True))
         self._addresses = {task: place["address"] for task, place in found.items()}
         return found
 
@@ -172,8 +164,7 @@ class Driver:
                         # A `read` waits in the actor for output, and must not keep
                         # other calls waiting.
                         max_concurrency=16,
-                        scheduling_strategy=self._reservation.scheduling(task),
-                        **self._reservation.resources(task),
+                        **self._reservation.options(task),
                     )
                     .remote()
                 )
@@ -198,7 +189,7 @@ class Driver:
                 if actor := self._actor_at_its_place(request["task"], link):
                     status = Line(actor, request["line"], link, fds).run()
             except Exception as error:  # Any error of Ray loses the line.
-                text = f"launch: lost on Ray: {_one_line(error)}\n"
+                text = f"launch: lost on Ray: {one_line(error)}\n"
                 with contextlib.suppress(OSError):
                     os.write(fds[2], text.encode())
             with contextlib.suppress(OSError):
@@ -247,11 +238,6 @@ def _check_reachable(address: str) -> None:
             f"there is no Ray cluster at --address={address} ({error}): give the address "
             "of its head, host:port"
         ) from None
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:1000] or type(error).__name__
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.engines import ray_launcher_process, ray_rank_process, ray_request
 from launch.engines.engine import EngineError
-from launch.engines.ray_reservation import Reservation
+from launch.engines.ray_reservation import Reservation, answers
 from launch.network import ports
 from launch.secure import mode
 from tf_config import Cluster, Task, TFConfig, contract, proxies
@@ -206,11 +206,7 @@ class Executor:
         self._reservation = Reservation(self._groups, self._timeout, source="timeout")
         actor = ray.remote(ray_rank_process.Rank)
         self._ranks = [
-            actor.options(
-                scheduling_strategy=self._reservation.scheduling(task),
-                **self._reservation.resources(task),
-                **options,
-            ).remote()
+            actor.options(**self._reservation.options(task), **options).remote()
             for task in self._tasks
         ]
         self._configure()
@@ -225,38 +221,22 @@ class Executor:
             rank.where.remote(every[index :: len(self._ranks)])
             for index, rank in enumerate(self._ranks)
         ]
-        left = max(_START_TIMEOUT, self._timeout)
-        try:
-            found = ray.get(asked, timeout=left)
-        except ray.exceptions.GetTimeoutError:
-            raise EngineError(
-                f"Ray has reserved what the workers need, but did not start them within "
-                f"{left:g} s: see its logs on the nodes, or raise timeout"
-            ) from None
-        except ray.exceptions.RayError as error:
-            raise EngineError(f"Ray cannot start the workers: {error}") from None
+        found = answers(asked, max(_START_TIMEOUT, self._timeout), "timeout")
         self._addresses = [place["address"] for place in found]
         if missing := [place["address"] for place in found if place["port"] is None]:
             raise EngineError(f"{missing[0]} has no free port for a worker")
         cluster = Cluster.from_dict(
             {"worker": [f"{bracketed(p['address'])}:{p['port']}" for p in found]}
         )
-        ray.get(
-            [
-                rank.set_environment.remote(
-                    {
-                        **proxies.exception_for(self._addresses, place["proxies"]),
-                        **self._env,
-                        contract.TF_CONFIG: TFConfig(
-                            cluster, Task("worker", index)
-                        ).to_json(),
-                    }
-                )
-                for index, (rank, place) in enumerate(
-                    zip(self._ranks, found, strict=True)
-                )
-            ]
-        )
+        asked = []
+        for index, (rank, place) in enumerate(zip(self._ranks, found, strict=True)):
+            env = {
+                **proxies.exception_for(self._addresses, place["proxies"]),
+                **self._env,
+                contract.TF_CONFIG: TFConfig(cluster, Task("worker", index)).to_json(),
+            }
+            asked.append(rank.set_environment.remote(env))
+        ray.get(asked)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         if not self._ranks:

@@ -118,35 +118,29 @@ class Reservation:
         """The tasks that have a place."""
         return [task for group in self._groups for task in group.tasks]
 
-    def scheduling(self, task: str) -> Any:
-        """Returns the place of a task, as the option of an actor."""
+    def options(self, task: str) -> dict[str, Any]:
+        """Returns the place and the resources of a task, as options of an actor."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        held, index = self._find(task)
-        return PlacementGroupSchedulingStrategy(
-            self._held[held],
-            placement_group_bundle_index=index,
-            placement_group_capture_child_tasks=False,
+        held, group = next(
+            (held, group)
+            for held, group in zip(self._held, self._groups, strict=True)
+            if task in group.tasks
         )
-
-    def resources(self, task: str) -> dict[str, Any]:
-        """Returns the resources of a task, as options of an actor."""
-        held, index = self._find(task)
-        bundle = self._groups[held].bundles()[index]
+        index = group.tasks.index(task)
+        bundle = group.bundles()[index]
         options: dict[str, Any] = {
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                held,
+                placement_group_bundle_index=index,
+                placement_group_capture_child_tasks=False,
+            ),
             "num_cpus": bundle.get("CPU", 0),
             "num_gpus": bundle.get("GPU", 0),
         }
         if "memory" in bundle:
             options["memory"] = bundle["memory"]
         return options
-
-    def _find(self, task: str) -> tuple[int, int]:
-        return next(
-            (number, group.tasks.index(task))
-            for number, group in enumerate(self._groups)
-            if task in group.tasks
-        )
 
     def release(self) -> None:
         """Gives everything back; the actors on it end."""
@@ -161,6 +155,36 @@ def _is_ready(group: Any) -> bool:
     from ray.util.placement_group import placement_group_table
 
     return bool(placement_group_table(group)["state"] == _READY)
+
+
+def answers(asked: Sequence[Any], seconds: float, source: str) -> list[Any]:
+    """Returns the first answers of actors that have just been made.
+
+    Preparing their environment may take longer than finding the nodes. `source` is where the
+    user sets the time, for errors.
+
+    Raises:
+        EngineError: If Ray does not start them in time.
+    """
+    import ray
+
+    try:
+        return list(ray.get(asked, timeout=seconds))
+    except ray.exceptions.GetTimeoutError:
+        raise EngineError(
+            f"Ray has reserved what is needed, but did not start the processes within "
+            f"{seconds:.0f} s: see its logs on the nodes, or raise {source}"
+        ) from None
+    except ray.exceptions.RayError as error:
+        raise EngineError(
+            f"Ray cannot start the processes: {one_line(error)}"
+        ) from None
+
+
+def one_line(error: BaseException) -> str:
+    """Returns what an error of Ray says, as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:1000] or type(error).__name__
 
 
 def alive_nodes() -> list[dict[str, float]]:

@@ -58,9 +58,9 @@ class Record:
     name: str
     engine: str
     log_dir: str
-    tf_config: str
-    tasks: Mapping[str, tuple[str, str, str]]
-    grace_period: float
+    tf_config: str = ""
+    tasks: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    grace_period: float = 10.0
     machine: str = ""
     pid: int = 0
     pid_since: float = 0.0

@@ -33,15 +33,11 @@ class JobPart:
     least: int = 0
 
     @property
-    def _range(self) -> str:
-        few = 0 < self.least < self.nodes
-        return f"{self.least}-{self.nodes}" if few else str(self.nodes)
-
-    @property
     def directives(self) -> dict[str, object]:
         """The options of sbatch that ask for them."""
+        few = 0 < self.least < self.nodes
         asked: dict[str, object] = {
-            "nodes": self._range,
+            "nodes": f"{self.least}-{self.nodes}" if few else self.nodes,
             "ntasks-per-node": self.tasks_per_node,
         }
         if self.gpus_per_node:

@@ -98,18 +98,18 @@ def env_of(values: Flags) -> dict[str, str]:
     return env
 
 
-def planner(values: Flags, program: Program, kind: str, **changed: Any) -> HostPlanner:
+def planner(
+    values: Flags, program: Program, kind: str, first_port: int | None = None
+) -> HostPlanner:
     """Returns the planner of the job that the flags ask for."""
     return HostPlanner(
         program,
         kind,
-        **{
-            "protection": mode.resolve(values.secure),
-            "timeout": values.connect_timeout,
-            "checkpoint_dir": values.checkpoint_dir,
-            "options": {"log_dir": values.log_dir, **cluster_flags.limits(values)},
-            **changed,
-        },
+        mode.resolve(values.secure),
+        values.connect_timeout,
+        first_port,
+        values.checkpoint_dir,
+        {"log_dir": values.log_dir, **cluster_flags.limits(values)},
     )
 
 

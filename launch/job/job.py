@@ -71,17 +71,12 @@ class Job:
     progress: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.network not in reach.MODES:
-            raise PlanError(
-                f"unknown network {self.network!r}; it is one of "
-                f"{', '.join(reach.MODES)}"
-            )
-        if self.fork_server not in forking.MODES:
-            raise PlanError(
-                f"unknown fork_server {self.fork_server!r}; it is one of "
-                f"{', '.join(forking.MODES)}"
-            )
-
+        known = {"network": reach.MODES, "fork_server": forking.MODES}
+        for name, modes in known.items():
+            if (value := getattr(self, name)) not in modes:
+                raise PlanError(
+                    f"unknown {name} {value!r}; it is one of {', '.join(modes)}"
+                )
         if self.min_workers is None:
             return
         workers = sum(plan.task.job == "worker" for plan in self.plans)

@@ -66,11 +66,6 @@ class Remote:
     connect: tuple[str, ...]
     cwd: str
 
-    def shell_line(self, line: str) -> str:
-        """Returns a line to paste into a shell here that runs another one there."""
-        there = f"cd {shlex.quote(self.cwd)} && {line}"
-        return shlex.join([*self.connect, there])
-
 
 @dataclass(frozen=True)
 class TaskPlan:
@@ -114,9 +109,9 @@ class TaskPlan:
         if self.remote is None:
             return " ".join([*settings, shlex.join(self.argv)])
         # The login shell of another host may not accept assignments before a command.
-        return self.remote.shell_line(
-            " ".join(["env", *settings, shlex.join(self.argv)])
-        )
+        words = ["cd", shlex.quote(self.remote.cwd), "&&", "env", *settings]
+        there = " ".join([*words, shlex.join(self.argv)])
+        return shlex.join([*self.remote.connect, there])
 
     @property
     def lines(self) -> list[str]:

@@ -5,6 +5,7 @@ The source is parsed, not run.
 
 import ast
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Collection, Container, Iterator
@@ -188,20 +189,17 @@ def stray_flags(program: Program, known: Container[str]) -> str:
     cluster, and nobody would notice. A flag seems to be misplaced if the launcher has
     one of its name, and neither the script nor a module next to it mentions that name.
     """
-    given = list(program.flags)
-    if "--" in given:
-        given = given[: given.index("--")]
-    names = {flag: _name(flag) for flag in given}
-    same = {
-        flag
-        for flag, name in names.items()
-        if name in known and name not in _OF_ANY_SCRIPT
+    given = [*itertools.takewhile(lambda flag: flag != "--", program.flags)]
+    names = {
+        flag: name
+        for flag in given
+        if (name := _name(flag)) in known and name not in _OF_ANY_SCRIPT
     }
-    sources = [ast.dump(tree) for tree in trees(program)] if same else []
+    sources = [ast.dump(tree) for tree in trees(program)] if names else []
     stray = [
         flag
         for flag in given
-        if flag in same and not any(_mentions(text, names[flag]) for text in sources)
+        if flag in names and not any(_mentions(text, names[flag]) for text in sources)
     ]
     if not sources or not stray:
         return ""

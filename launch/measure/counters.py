@@ -1,18 +1,16 @@
 """Counters that only grow, read again and again while a job runs."""
 
 import bisect
-import os
+import contextlib
 import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import psutil
 
 Read = Callable[[], Mapping[str, float]]
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PID = re.compile(r"\bpid=(\d+)")
 
 
@@ -72,23 +70,16 @@ def cpu_of(pids: Mapping[str, int]) -> Read:
 
     def read() -> Mapping[str, float]:
         for name, pid in pids.items():
-            try:
-                stat = Path(f"/proc/{pid}/stat").read_text()
-            except OSError:
-                continue  # It has ended, and what it used last is known.
-            # The command, in parentheses, may contain anything.
-            user, system = stat.rpartition(")")[2].split()[11:13]
-            last[name] = (int(user) + int(system)) / _TICKS
+            # One that has ended keeps what it used last.
+            with contextlib.suppress(psutil.Error):
+                used = psutil.Process(pid).cpu_times()
+                last[name] = used.user + used.system
         machine = psutil.cpu_times()
-        return {**last, "": sum(machine) - machine.idle - _waiting(machine)}
+        # Guests are in `user` already.
+        idle = machine.idle + machine.iowait + machine.guest + machine.guest_nice
+        return {**last, "": sum(machine) - idle}
 
     return read
-
-
-def _waiting(machine: object) -> float:
-    # Guests are in `user` already.
-    names = ("iowait", "guest", "guest_nice")
-    return sum(getattr(machine, name, 0.0) for name in names)
 
 
 def bytes_of(pids: Mapping[str, int]) -> Read:

@@ -3,18 +3,10 @@
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-
-class HasFileno(Protocol):
-    """An object that `select` accepts, apart from a file descriptor."""
-
-    def fileno(self) -> int:
-        """Returns the file descriptor."""
-        ...
-
-
-File = int | HasFileno
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
 class Check(Protocol):
@@ -41,15 +33,17 @@ class EventLoop:
         """Adds checks, which run in this order."""
         self._checks += checks
 
-    def register(self, file: File, callback: Callable[[], object]) -> None:
+    def register(
+        self, file: "FileDescriptorLike", callback: Callable[[], object]
+    ) -> None:
         """Calls back whenever the file can be read without waiting."""
         self._selector.register(file, selectors.EVENT_READ, callback)
 
-    def unregister(self, file: File) -> None:
+    def unregister(self, file: "FileDescriptorLike") -> None:
         """Ignores the file from now on."""
         self._selector.unregister(file)
 
-    def has(self, file: File) -> bool:
+    def has(self, file: "FileDescriptorLike") -> bool:
         """Returns True if the file is registered."""
         return file in self._selector.get_map()
 

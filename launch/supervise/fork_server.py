@@ -27,6 +27,7 @@ class ForkServer:
     Call `processes.adopt_orphans` first.
 
     Attributes:
+        pid: Its process id.
         is_ready: Whether it has imported TensorFlow.
         problem: Why it can fork nothing; '' if it can, or will.
 
@@ -50,11 +51,7 @@ class ForkServer:
                 pass_fds=[number],
                 preexec_fn=functools.partial(host.die_with_parent, os.getpid()),
             )
-
-    @property
-    def pid(self) -> int:
-        """The process id of the fork server."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def fileno(self) -> int:
         """Returns the file descriptor that is readable when it is ready, or has ended."""

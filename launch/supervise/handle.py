@@ -54,15 +54,11 @@ class Child:
                 start_new_session=True,
                 **options,
             )
+        self.pid = self._process.pid
         # Whoever waits for it reports that it died before it could read the request.
         with contextlib.suppress(BrokenPipeError):
             self._control.sendall(pickle.dumps(request))
         self._events = self._control.makefile("rb")
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def next_event(self) -> dict[str, Any]:
         """Waits for its next event; {} at its end."""

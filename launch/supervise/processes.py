@@ -95,16 +95,13 @@ def spawn(
 def reap() -> list[Exit]:
     """Reaps the children that have ended, including adopted ones."""
     exits: list[Exit] = []
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return exits
-        if pid == 0:
-            return exits
-        cpu = usage.ru_utime + usage.ru_stime
-        code, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
-        exits.append(Exit(pid, code, cpu, peak))
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.wait4(-1, os.WNOHANG))[0]:
+            pid, status, usage = ended
+            cpu = usage.ru_utime + usage.ru_stime
+            code, peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            exits.append(Exit(pid, code, cpu, peak))
+    return exits
 
 
 def kill_descendants(
@@ -126,10 +123,9 @@ def kill_descendants(
         if time.monotonic() > deadline:
             return exits, [describe(process.pid) for process in survivors]
         for process in survivors:
-            try:
+            # It may have ended, or belong to another user.
+            with contextlib.suppress(psutil.Error):
                 process.kill()
-            except psutil.Error:
-                continue  # It has ended, or belongs to another user.
         time.sleep(0.01)
 
 

@@ -214,7 +214,10 @@ class Tunnels:
         delay = policy.restart_delay(
             deaths, time.monotonic(), self._job.max_restarts, self._job.restart_window
         )
-        is_lost, is_spare = code == policy.LOST, self._is_spare(tunnel)
+        job = self._job
+        there = job.tasks_on([tunnel.remote.host])
+        is_spare = policy.can_spare(job.plans, there, (), job.needed_workers)
+        is_lost = code == policy.LOST
         if delay is None and (is_lost or is_spare):
             # The tasks decide whether their host is lost.
             delay = min(2.0 ** len(deaths), _RECONNECT_INTERVAL)
@@ -232,11 +235,6 @@ class Tunnels:
             return  # The launcher has said that it continues without.
         wait = f" in {delay:g} s" if delay else ""
         self._console.notice(f"{tunnel.name} {how}: starting it again{wait}")
-
-    def _is_spare(self, tunnel: Tunnel) -> bool:
-        job = self._job
-        there = job.tasks_on([tunnel.remote.host])
-        return policy.can_spare(job.plans, there, (), job.needed_workers)
 
     def _close(self, running: _Running) -> None:
         del self._running[running.tunnel.remote.host]
