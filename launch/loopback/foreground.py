@@ -53,10 +53,9 @@ def run(
     with contextlib.suppress(ConnectionError):
         for event in iter(handle.next_event, {}):
             on_event(event)
+    # The job has ended: do not lose its exit status.
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            signum, signal.SIG_IGN
-        )  # The job has ended: do not lose its exit status.
+        signal.signal(signum, signal.SIG_IGN)
     # Only a supervisor that was killed leaves tasks behind.
     processes.kill_descendants(job.grace_period, spare)
     drop_log_dir(job.log_dir)
