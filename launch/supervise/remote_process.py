@@ -135,12 +135,10 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._processes: list[RemoteProcess] = []
-        self._is_beating = False
 
     def add(self, process: RemoteProcess) -> None:
         """Sends signs of life to a process until it is closed."""
-        if not self._is_beating:
-            self._is_beating = True
+        if not self._processes:
             signal.signal(signal.SIGALRM, lambda *_: self._beat())
             signal.setitimer(signal.ITIMER_REAL, HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL)
         self._processes.append(process)
