@@ -1,6 +1,5 @@
 """Runs a job from a terminal: Ctrl-C and the exit status are the job's."""
 
-import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -49,10 +48,8 @@ def run(
     handle = Handle(job, keep)
     on_start(handle)
     status = handle.wait()
-    # A supervisor that was killed may not have read all that it was sent.
-    with contextlib.suppress(ConnectionError):
-        for event in iter(handle.next_event, {}):
-            on_event(event)
+    for event in iter(handle.next_event, {}):
+        on_event(event)
     # The job has ended: do not lose its exit status.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
