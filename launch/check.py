@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
         timeout = values.connect_timeout
         names = [each.name for each in hosts.parse_list(values.hosts)]
         connections = {each: ssh.connect(values.ssh, each, timeout) for each in names}
-        reports = preflight.ask_each(connections, _asked(values.python), timeout)
+        asked = dict.fromkeys(names, _asked(values.python))
+        reports, _ = preflight.ask(None, connections, asked, timeout)
     found = machine.findings(reports, machine.floors(needs))
     if values.hosts is None:
         found += [*_extras(needs), *_cluster(os.environ)]

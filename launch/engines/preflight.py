@@ -123,20 +123,8 @@ def _ask(
         return HostReport((f"{found}: {why}",))
 
 
-def ask_each(
-    connections: Mapping[str, Sequence[str]], asked: Mapping[str, Any], timeout: float
-) -> dict[str, HostReport]:
-    """Asks every host the same at once, and waits for all of them."""
-    never = Event()
-    with ThreadPoolExecutor(max(1, len(connections))) as pool:
-        answers = pool.map(
-            lambda each: _ask(each, asked, timeout, never), connections.values()
-        )
-        return dict(zip(connections, answers, strict=True))
-
-
 def ask(
-    job: Job,
+    job: Job | None,
     connections: Mapping[str, Sequence[str]],
     asked: Mapping[str, Mapping[str, Any]],
     timeout: float,
@@ -145,20 +133,21 @@ def ask(
 
     Once the job could start with those that have answered, the others get a few seconds
     more. Optional hosts that stay silent are assumed to look like the others. Returns
-    the report of each host, and the reason of each silent one.
+    the report of each host, and the reason of each silent one. Without a job, it waits for
+    all of them.
     """
     enough = Event()
     with ThreadPoolExecutor(max(1, len(connections))) as pool:
         try:
-            answers = [
-                pool.submit(_ask, connections[host], asked[host], timeout, enough)
-                for host in connections
-            ]
+            answers = {
+                host: pool.submit(_ask, each, asked[host], timeout, enough)
+                for host, each in connections.items()
+            }
             deadline = None
-            while wait(answers, _MOMENT).not_done:
+            while wait(answers.values(), _MOMENT).not_done:
                 silent = [
                     host
-                    for host, each in zip(connections, answers, strict=True)
+                    for host, each in answers.items()
                     if not (each.done() and each.result().versions)
                 ]
                 if deadline is None and _can_spare(job, silent):
@@ -169,18 +158,21 @@ def ask(
             # A signal: do not wait for the answers.
             enough.set()
             raise
-    found = [each.result() for each in answers]
-    reports = dict(zip(connections, found, strict=True))
+    reports = {host: each.result() for host, each in answers.items()}
     return without_absent(reports, {h: each["ports"] for h, each in asked.items()}, job)
 
 
-def _can_spare(job: Job, hosts: Collection[str]) -> bool:
+def _can_spare(job: Job | None, hosts: Collection[str]) -> bool:
+    if job is None:
+        return False
     lost = job.tasks_on(hosts)
     return policy.can_spare(job.plans, lost, (), job.needed_workers)
 
 
 def without_absent(
-    reports: Mapping[str, HostReport], ports: Mapping[str, Sequence[int]], job: Job
+    reports: Mapping[str, HostReport],
+    ports: Mapping[str, Sequence[int]],
+    job: Job | None,
 ) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Supposes of hosts that the job can do without that they are like the others."""
     absent = {
