@@ -16,7 +16,7 @@ def run(
     keep: Sequence[int] = (),
     *,
     spare: Sequence[int] = (),
-    on_start: Callable[[Handle], None] = lambda handle: None,
+    on_start: Callable[[Handle], object] = lambda handle: None,
     on_signal: Callable[[int], None] = lambda signum: None,
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
 ) -> int:

@@ -29,7 +29,6 @@ from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.flags import cluster_flags
 from launch.flags.config_file import NOT_SETTINGS
 from launch.flags.errors import UsageError
-from launch.flags.values import Flags
 from launch.job.plan import Program, task_name
 from launch.remote import greeting
 from launch.secure import mode
@@ -301,7 +300,7 @@ def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
 
 
 def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
-    values = Flags()
+    values = cluster_flags.Flags()
     cluster_flags.define(values)
     here = {"module", "m", "log_dir", *NOT_SETTINGS}
     assert {*values} - {*kubernetes._INSIDE} == here
