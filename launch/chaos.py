@@ -2,10 +2,10 @@
 
     python -m launch.chaos --seed=7 --steps=500 train.py --epochs=5
 
-Each fault strikes once the script has reported a certain step. Afterwards the command
-checks that the job ended, that no step was lost, that the newest checkpoint can be
-read, and that no process is left. The exit status is 0 if all of this holds, and 1 if
-not. docs/chaos.md says what the script must report.
+It takes the flags of launch.local, too. Each fault strikes once the script has reported a
+certain step. Afterwards the command checks that the job ended, that no step was lost, that
+the newest checkpoint can be read, and that no process is left. The exit status is 0 if all
+of this holds, and 1 if not. docs/chaos.md says what the script must report.
 """
 
 import subprocess
@@ -18,15 +18,15 @@ import rich.box
 import rich.markup
 import rich.table
 
+from launch import local
 from launch.fault import faults
 from launch.fault.experiment import Outcome, run
 from launch.fault.faults import Fault, FaultError, Schedule, draw
 from launch.fault.invariants import Invariant
 from launch.fault.progress import report_result, report_step
-from launch.flags import command_line, paths
+from launch.flags import command_line
 from launch.flags.errors import UsageError
 from launch.flags.values import Flags
-from launch.loopback.cluster import local_cluster, make_job
 from tf_config import contract
 
 __all__ = [
@@ -52,19 +52,12 @@ def main(argv: Sequence[str]) -> int:
     Raises what `launch.flags.command_line.run` tells the user.
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
-    command_line.check_script(program)
-    command_line.check_backend()
-    paths.check_checkpoint_dir(values.checkpoint_dir, not values.dry_run)
-    cluster = local_cluster(values.num_ps, values.num_workers)
-    job = make_job(
-        cluster,
-        program,
-        values.program,
-        log_dir=values.log_dir,
-        max_restarts=values.max_restarts,
-        stall_timeout=values.stall_timeout,
-        checkpoint_dir=values.checkpoint_dir,
-    )
+    if not values.num_ps:
+        raise UsageError(
+            "--num_ps must be 1 or more, since the faults are those of a program with "
+            "parameter servers; received 0"
+        )
+    job = local.job_of(values, program)
     schedule = _schedule(values, [plan.name for plan in job.plans])
     if values.dry_run:
         print(schedule.to_json())
@@ -140,18 +133,15 @@ def _invariant_table(outcome: Outcome) -> rich.table.Table:
 
 
 def _define_flags() -> Flags:
-    values = Flags()
+    values = local.define_flags()
+    values.set_default("num_ps", 2)
+    values.set_default("stall_timeout", 60.0)
     values.integer("seed", 0, "Seed of the fault schedule.", lower_bound=0)
     values.integer(
         "steps",
         100,
         "Number of steps the script reports, over which to spread the faults.",
         lower_bound=1,
-    )
-    values.integer("num_ps", 2, "Number of parameter servers.", lower_bound=1)
-    values.integer("num_workers", 2, "Number of workers.", lower_bound=1)
-    values.integer(
-        "max_restarts", 5, "How many times to restart lost tasks.", lower_bound=0
     )
     values.integer(
         "faults", 2, "Number of faults.", lower_bound=0, upper_bound=_MOST_FAULTS
@@ -164,12 +154,6 @@ def _define_flags() -> Flags:
     values.number(
         "deadline", 600.0, "Seconds within which the job must end.", lower_bound=1.0
     )
-    values.number(
-        "stall_timeout",
-        60.0,
-        "Seconds after which a stopped task counts as lost.",
-        lower_bound=1.0,
-    )
     values.switch(
         "may_fail", False, "Accept a job that ends with an error, provided it says why."
     )
@@ -178,13 +162,6 @@ def _define_flags() -> Flags:
         None,
         "File with the schedule to use, in the format --dry_run prints.",
     )
-    values.text("checkpoint_dir", None, "Directory for the script's checkpoints.")
-    values.text(
-        "log_dir",
-        None,
-        "Directory for the log files. By default a new one under logs/.",
-    )
-    command_line.define_common(values)
     return values
 
 

@@ -8,6 +8,7 @@ hosts that ssh can reach, and compares them. The exit status is 0 if everything 
 1 if something is wrong, and 2 if the flags are wrong.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -50,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
         timeout = values.connect_timeout
         names = [each.name for each in hosts.parse_list(values.hosts)]
         connections = {each: ssh.connect(values.ssh, each, timeout) for each in names}
-        reports = preflight.ask_each(connections, _asked(values.python), timeout)
+        asked = dict.fromkeys(names, _asked(values.python))
+        reports, _ = preflight.ask(None, connections, asked, timeout)
     found = machine.findings(reports, machine.floors(needs))
     if values.hosts is None:
         found += [*_extras(needs), *_cluster(os.environ)]
@@ -81,11 +83,9 @@ def _asked(python: str, imports: bool = True) -> dict[str, Any]:
 
 def _extras(needs: Sequence[str]) -> list[Finding]:
     def has(name: str) -> bool:
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            return False
-        return True
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return bool(importlib.metadata.version(name))
+        return False
 
     installed, absent = machine.extras(needs, has)
     words = f"installed: {', '.join(installed) or 'none'}; not: {', '.join(absent)}"

@@ -6,6 +6,7 @@ Versions, the machine, packages, and the variables that TensorFlow, Keras and tf
 Values that may be secret are left out; look at the rest before you publish it.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -101,12 +102,11 @@ def _cell(value: str) -> str:
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [each.partition(":")[2] for each in lines if "model name" in each]
-    except OSError:
-        names = []
-    return (names or [platform.machine()])[0].strip()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        for each in lines:
+            if "model name" in each:
+                return each.partition(":")[2].strip()
+    return platform.machine()
 
 
 if __name__ == "__main__":

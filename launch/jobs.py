@@ -14,9 +14,10 @@ when nothing of the job is left; a job that has ended can be cancelled again.
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from launch.engines import engine, record
-from launch.engines.engine import ENDED, EngineError, Status
+from launch.engines.engine import ENDED, Engine, EngineError, Status
 from launch.engines.record import Record
 from launch.flags import command_line
 from launch.flags.errors import UsageError
@@ -36,10 +37,9 @@ def main(argv: Sequence[str]) -> int:
     match words:
         case ["list"]:
             return _list()
-        case [verb, name] if verb in _VERBS:
-            return _VERBS[verb](record.load(name), [])
-        case ["logs", name, *tasks]:
-            return _logs(record.load(name), tasks)
+        case [verb, name, *tasks] if verb in _VERBS and (verb == "logs" or not tasks):
+            job = record.load(name)
+            return _VERBS[verb](job, engine.load(job.engine), tasks)
     near = nearest(words[0], ["list", *_VERBS]) if words else ""
     raise UsageError(
         f"write list, or one of {', '.join(_VERBS)} and the name of a job; received "
@@ -67,8 +67,8 @@ def _list() -> int:
     return 0
 
 
-def _status(job: Record, _: Sequence[str]) -> int:
-    status = engine.load(job.engine).status(job)
+def _status(job: Record, chosen: Engine[Any], _: Sequence[str]) -> int:
+    status = chosen.status(job)
     print(f"{job.name} on {job.engine} since {job.started}: {status}")
     for name, (host, address, log) in job.tasks.items():
         # A task that has not started, or never will, has none.
@@ -80,8 +80,7 @@ def _status(job: Record, _: Sequence[str]) -> int:
     return 0
 
 
-def _follow(job: Record, _: Sequence[str]) -> int:
-    chosen = engine.load(job.engine)
+def _follow(job: Record, chosen: Engine[Any], _: Sequence[str]) -> int:
     try:
         for line in chosen.follow(job):
             print(line, flush=True)
@@ -92,8 +91,7 @@ def _follow(job: Record, _: Sequence[str]) -> int:
     return 1 if code is None else code
 
 
-def _logs(job: Record, tasks: Sequence[str]) -> int:
-    chosen = engine.load(job.engine)
+def _logs(job: Record, chosen: Engine[Any], tasks: Sequence[str]) -> int:
     names = tasks or list(job.tasks)
     width = max(map(len, names)) + 2
     for name in names:
@@ -104,14 +102,13 @@ def _logs(job: Record, tasks: Sequence[str]) -> int:
     return 0
 
 
-def _cancel(job: Record, _: Sequence[str]) -> int:
-    chosen = engine.load(job.engine)
+def _cancel(job: Record, chosen: Engine[Any], _: Sequence[str]) -> int:
     chosen.cancel(job)
     print(f"{job.name}: {chosen.status(job)}")
     return 0
 
 
-_VERBS: Mapping[str, Callable[[Record, Sequence[str]], int]] = {
+_VERBS: Mapping[str, Callable[[Record, Engine[Any], Sequence[str]], int]] = {
     "status": _status,
     "follow": _follow,
     "logs": _logs,

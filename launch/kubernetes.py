@@ -88,7 +88,11 @@ def main(argv: Sequence[str]) -> int:
         return _run_in_pod(at, planner, has_failure_policy=has_policy is not False)
     name = record.name_of(values.name, program.script)
     # Report contradictions between flags here, before any pod exists.
-    example = _example(values, planner, name, counts)
+    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
+    options, at = {**planner.options, "log_dir": log_dir}, _layout(name, counts)
+    planner = replace(planner, protection=mode.POLICY, options=options)
+    # As the launcher's pod will plan it, with the logs where they are copied to.
+    example = planner.example(at, _surroundings(at))
     if values.dry_run:
         job = _job(values, program, name, counts, has_policy is not False)
         print(kubernetes.render(job), end="")
@@ -100,17 +104,6 @@ def main(argv: Sequence[str]) -> int:
     kubernetes.render(job)
     kept = _record(values, example, name, client.namespace)
     return engine_flags.start(values, kubernetes, job, kept)
-
-
-def _example(
-    values: Flags, planner: HostPlanner, name: str, counts: dict[str, int]
-) -> Job:
-    """Plans the job as the launcher's pod will, with the logs where they are copied to."""
-    log_dir = os.path.abspath(values.log_dir or os.path.join("logs", name))
-    at = _layout(name, counts)
-    options = {**planner.options, "log_dir": log_dir}
-    planner = replace(planner, protection=mode.POLICY, options=options)
-    return planner.example(at, _surroundings(at))
 
 
 def _layout(name: str, counts: Mapping[str, int]) -> Layout:

@@ -43,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
-    _check(values)
+    engine_flags.check(values, ["checkpoint_dir", "log_dir", "address", "python"])
+    cluster_flags.check_seconds("timeout", values.timeout)
+    engine_flags.check_work_dir(values.work_dir)
     name = record.name_of(values.name, program.script)
     kind = kind_of_script(program, values.program, values.num_ps)
     if values.work_dir is None:
@@ -128,12 +130,6 @@ def _few(values: Flags, tasks: Sequence[Task], present: Sequence[Task]) -> str:
         f"{values.num_workers - left_out}: starting with these "
         f"(--min_workers={values.min_workers}); {then}"
     )
-
-
-def _check(values: Flags) -> None:
-    engine_flags.check(values, ["checkpoint_dir", "log_dir", "address", "python"])
-    cluster_flags.check_seconds("timeout", values.timeout)
-    engine_flags.check_work_dir(values.work_dir)
 
 
 def _define_flags() -> Flags:

@@ -71,7 +71,23 @@ def main(argv: Sequence[str]) -> int:
         burst=burst_of(rate) if rate else 0,
     )
     with _hosts(values, most) as hosts:
-        measured = _measure(measured, sizes, values, program, hosts)
+        log_dir = values.log_dir or new_log_dir()
+        Path(values.output).parent.mkdir(parents=True, exist_ok=True)
+        for number, size in enumerate(sizes, start=1):
+            make_cluster = hosts.cluster if hosts else at_free_ports
+            values["log_dir"].value = os.path.join(log_dir, _name(size))
+            job = replace(_job(values, program, size.workers, make_cluster), echo=False)
+            job = hosts.place(job) if hosts else job
+            count_bytes = partial(hosts.bytes_of, job) if hosts else None
+            print(
+                f"{number}/{len(sizes)} {_describe(size, values)}: ", end="", flush=True
+            )
+            found = run(job, {contract.CONSISTENCY: size.consistency}, count_bytes)
+            print(_report(found, size, job), flush=True)
+            _end_if_interrupted(found)
+            measured = replace(measured, runs=(*measured.runs, _run_of(size, found)))
+            # After each run: whoever ends the command keeps what it has measured.
+            write_whole(values.output, measured.to_json().encode())
     # Rich shrinks a table to the width of its console.
     rich.console.Console(width=160).print(table(measured))
     print(f"written to {values.output}")
@@ -209,31 +225,6 @@ def _hosts(values: Flags, most: int) -> Iterator[ShapedHosts | None]:
             yield hosts
     except NetworkError as error:
         raise UsageError(f"--rate={values.rate}: {error}") from None
-
-
-def _measure(
-    measured: Speedup,
-    sizes: Sequence[PlannedRun],
-    values: Flags,
-    program: Program,
-    hosts: ShapedHosts | None,
-) -> Speedup:
-    log_dir = values.log_dir or new_log_dir()
-    Path(values.output).parent.mkdir(parents=True, exist_ok=True)
-    for number, size in enumerate(sizes, start=1):
-        make_cluster = hosts.cluster if hosts else at_free_ports
-        values["log_dir"].value = os.path.join(log_dir, _name(size))
-        job = replace(_job(values, program, size.workers, make_cluster), echo=False)
-        job = hosts.place(job) if hosts else job
-        count_bytes = partial(hosts.bytes_of, job) if hosts else None
-        print(f"{number}/{len(sizes)} {_describe(size, values)}: ", end="", flush=True)
-        found = run(job, {contract.CONSISTENCY: size.consistency}, count_bytes)
-        print(_report(found, size, job), flush=True)
-        _end_if_interrupted(found)
-        measured = replace(measured, runs=(*measured.runs, _run_of(size, found)))
-        # After each run: whoever ends the command keeps what it has measured.
-        write_whole(values.output, measured.to_json().encode())
-    return measured
 
 
 def _job(

@@ -43,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
     """
     values, program = command_line.parse(argv, _define_flags(), __doc__ or "")
     check_platform()
-    _check(values)
+    engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
+    engine_flags.check_work_dir(values.work_dir)
+    engine_flags.check_ssh(values.ssh)
     name = record.name_of(values.name, program.script)
     hosts = _hosts(values)
     kind = kind_of_script(program, values.program, values.num_ps)
@@ -74,12 +76,6 @@ def _layout(values: Flags, planner: HostPlanner, hosts: Sequence[Host]) -> Layou
     layout = Layout.of(hosts, ssh.addresses(values.ssh, hosts), counts)
     engine_flags.check_first_port(layout, planner)
     return layout
-
-
-def _check(values: Flags) -> None:
-    engine_flags.check(values, ["checkpoint_dir", "python", "work_dir"])
-    engine_flags.check_work_dir(values.work_dir)
-    engine_flags.check_ssh(values.ssh)
 
 
 def _hosts(values: Flags) -> tuple[Host, ...]:

@@ -1,5 +1,6 @@
 """The terminal that all tasks share, with one prefix and one colour per task."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -147,10 +148,9 @@ def _fit(text: str, columns: int) -> str:
 def _write(stream: TextIO, text: str) -> bool:
     """Writes; returns False if the reader is gone. The job outlives its viewer."""
     encoding = stream.encoding or "utf-8"
-    try:
+    with contextlib.suppress(OSError, ValueError):
         # A task may print what this terminal's encoding does not have.
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
-    except (OSError, ValueError):
-        return False
-    return True
+        return True
+    return False

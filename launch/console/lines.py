@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 
 _LONGEST = _CHUNK = 64 * 1024
 _CHUNKS_AT_ONCE = 16
-_MOVES = (
-    b"\r\b"  # Keras moves the cursor back with backspaces, then with a carriage return.
-)
+# Keras moves the cursor back with backspaces, then with a carriage return.
+_MOVES = b"\r\b"
 
 
 class LineSplitter:

@@ -1,5 +1,6 @@
 """Reads the definition of a cluster leniently: an error becomes a finding."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -152,8 +153,6 @@ def _addresses(jobs: Mapping[str, Any]) -> dict[str, dict[int, str]]:
 
 
 def _is_address(address: object) -> bool:
-    try:
-        split_address(address)  # type: ignore[arg-type]
-    except ClusterError:
-        return False
-    return True
+    with contextlib.suppress(ClusterError):
+        return bool(split_address(address))  # type: ignore[arg-type]
+    return False

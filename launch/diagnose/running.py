@@ -1,5 +1,6 @@
 """Finds the clusters running on this machine, by the TF_CONFIG of their processes."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -35,10 +36,9 @@ def tf_config_of(pid: int) -> str | None:
 
 def environ_of(pid: int) -> Mapping[str, str]:
     """Returns the environment a process was started with; {} if it is unreadable."""
-    try:
+    with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).environ()
-    except psutil.Error:
-        return {}
+    return {}
 
 
 def clusters() -> list[Running]:
@@ -59,11 +59,9 @@ def is_same_cluster(one: str, other: str) -> bool:
 
 def in_other_network(pid: int) -> bool:
     """Returns True if a process is in another network namespace."""
-    try:
-        theirs, ours = (os.stat(f"/proc/{each}/ns/net") for each in (pid, "self"))
-    except OSError:
-        return False
-    return theirs.st_ino != ours.st_ino
+    with contextlib.suppress(OSError):
+        return not os.path.samefile(f"/proc/{pid}/ns/net", "/proc/self/ns/net")
+    return False
 
 
 def listeners(reports: Mapping[str, ProbeResult]) -> dict[str, str]:
@@ -89,18 +87,16 @@ def listeners(reports: Mapping[str, ProbeResult]) -> dict[str, str]:
 
 
 def _state(pid: int) -> str:
-    try:
-        stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:
-        return ""
-    return f", which is stopped: kill -CONT {pid}" if stopped else ""
+    with contextlib.suppress(psutil.Error):
+        if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+            return f", which is stopped: kill -CONT {pid}"
+    return ""
 
 
 def _age(process: psutil.Process) -> float:
-    try:
+    with contextlib.suppress(psutil.Error):
         return float(process.create_time())
-    except psutil.Error:
-        return float("inf")
+    return float("inf")
 
 
 def _cluster_in(text: str) -> str:

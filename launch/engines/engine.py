@@ -66,34 +66,27 @@ class Engine(Protocol[Planned]):
 
     def render(self, job: Planned) -> str:
         """Returns the job in a form to run by hand; starts nothing."""
-        ...
 
     def run(self, job: Planned, record: Record) -> int:
         """Submits a job, follows it to its end, and returns its exit status.
 
         However this process ends, the job ends with it.
         """
-        ...
 
     def detach(self, job: Planned, record: Record) -> None:
         """Submits a job that continues without this process."""
-        ...
 
     def status(self, record: Record) -> Status:
         """Returns how a job stands."""
-        ...
 
     def follow(self, record: Record) -> Iterator[str]:
         """Yields the job's output, line by line, until the job has ended."""
-        ...
 
     def logs(self, record: Record, task: str) -> Iterator[str]:
         """Yields the lines that a task has written so far."""
-        ...
 
     def cancel(self, record: Record) -> None:
         """Ends a job and waits until nothing of it is left; again does nothing."""
-        ...
 
 
 def load(name: str) -> Engine[Any]:

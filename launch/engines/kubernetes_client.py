@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -72,35 +73,32 @@ class KubernetesClient:
     def version(self) -> tuple[int, int]:
         """Returns the server's version."""
         get = self._client.VersionApi(self._api).get_code
-        found = self._ask("tell its version", partial(get, _preload_content=False))
+        found = self._ask("tell its version", get)
         # Managed clusters add a plus, as in `29+`.
         return int(found["major"]), int(found["minor"].rstrip("+"))
 
     def create(self, made: dict[str, Any]) -> None:
         """Creates an object."""
-        kind = made["kind"]
-        create = partial(
-            self._verb("create", kind),
-            *(self.namespace, made),
-            # Otherwise Kubernetes silently drops a user's field that it does not know.
-            field_validation="Strict",
-            _preload_content=False,
-        )
+        kind, create = made["kind"], self._verb("create", made["kind"])
+        # Otherwise Kubernetes silently drops a user's field that it does not know.
+        create = partial(create, self.namespace, made, field_validation="Strict")
         self._ask(f"create the {kind} {made['metadata']['name']}", create)
 
     def find(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """Returns the objects of a kind that have labels, such as the recent events."""
-        options = {"label_selector": selector, "_preload_content": False}
-        look = partial(self._verb("list", kind), self.namespace, **options)
-        found = self._ask(f"list each {kind}", look)
-        items: list[dict[str, Any]] = found["items"]
-        return items
+        look = partial(
+            self._verb("list", kind), self.namespace, label_selector=selector
+        )
+        return list(self._ask(f"list each {kind}", look)["items"])
 
     def delete(self, kind: str, name: str) -> None:
         """Deletes an object and all that it has made; one that is gone already is fine."""
-        # By default, deleting a Job by the API leaves its pods.
-        options = {"propagation_policy": "Background", "_preload_content": False}
-        delete = partial(self._verb("delete", kind), name, self.namespace, **options)
+        delete = partial(
+            self._verb("delete", kind),
+            *(name, self.namespace),
+            # By default, deleting a Job by the API leaves its pods.
+            propagation_policy="Background",
+        )
         self._ask(f"delete the {kind} {name}", delete, missing={})
 
     def log(self, pod: str, since: int | None) -> Iterator[bytes]:
@@ -123,15 +121,8 @@ class KubernetesClient:
             raise EngineError(f"the log of {pod} cannot be read: {error}") from None
 
     def _verb(self, verb: str, kind: str) -> Callable[..., Any]:
-        names = {
-            "Job": (self._batch, "job"),
-            "Event": (self._core, "event"),
-            "Pod": (self._core, "pod"),
-            "Service": (self._core, "service"),
-            "Secret": (self._core, "secret"),
-            "NetworkPolicy": (self._network, "network_policy"),
-        }
-        api, name = names[kind]
+        api = {"Job": self._batch, "NetworkPolicy": self._network}.get(kind, self._core)
+        name = re.sub("(?<=.)(?=[A-Z])", "_", kind).lower()
         found: Callable[..., Any] = getattr(api, f"{verb}_namespaced_{name}")
         return found
 
@@ -142,7 +133,8 @@ class KubernetesClient:
         missing: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(call(_request_timeout=_TIMEOUT).data)
+            answer = call(_request_timeout=_TIMEOUT, _preload_content=False)
+            return dict(json.loads(answer.data))
         except self._client.ApiException as error:
             if error.status == 404 and missing is not None:
                 return missing
@@ -150,7 +142,6 @@ class KubernetesClient:
         except Exception as error:
             # The client passes on what urllib3, ssl and json raise.
             raise EngineError(f"Kubernetes does not {what}: {error}") from None
-        return found
 
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

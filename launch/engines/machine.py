@@ -32,13 +32,8 @@ def findings(
         *wrong, advice = wrong
         found += [Finding(Level.WRONG, whole, "TLS", each, advice) for each in wrong]
     for name, report in known.items():
-        parts = [
-            _versions(report, floors),
-            _owners(report),
-            _gpus(report),
-            _ports(report),
-        ]
-        parts += [] if several else [_closed(report)]
+        rules = [_owners, _gpus, _ports, *([] if several else [_closed])]
+        parts = [_versions(report, floors), *(rule(report) for rule in rules)]
         found += [Finding(each[0], name, *each[1:]) for part in parts for each in part]
     return found
 

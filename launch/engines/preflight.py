@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any
 
 from launch.job.job import Job
@@ -83,73 +84,47 @@ class HostReport:
             raise ValueError(f"an answer without {error}") from None
 
 
-class _Question:
-    """The question to one host, and the time limit of its answer."""
-
-    def __init__(
-        self, connection: Sequence[str], asked: Mapping[str, Any], timeout: float
-    ) -> None:
-        self._command = [*connection, channel.command(channel.PROBE, asked["python"])]
-        self._asked, self._timeout = asked, timeout
-        self._late = HostReport(
-            (f"did not answer within {timeout:g} s (--connect_timeout)",)
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_given_up = False
-
-    def ask(self) -> HostReport:
-        """Waits for the answer, which is a problem if it does not come."""
-        pipe = subprocess.PIPE
+def _ask(
+    connection: Sequence[str], asked: Mapping[str, Any], timeout: float, enough: Event
+) -> HostReport:
+    """Asks a host, which has a problem if it does not answer before enough others have."""
+    command = [*connection, channel.command(channel.PROBE, asked["python"])]
+    request: bytes | None = channel.request(channel.PROBE, asked)
+    pipe, deadline = subprocess.PIPE, time.monotonic() + timeout
+    try:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        return HostReport((f"cannot be reached: {error}",))
+    while True:
         try:
-            self._process = subprocess.Popen(
-                self._command, stdin=pipe, stdout=pipe, stderr=pipe
-            )
-        except OSError as error:
-            return HostReport((f"cannot be reached: {error}",))
-        try:
-            request = channel.request(channel.PROBE, self._asked)
-            output, errors = self._process.communicate(request, self._timeout)
+            output, errors = process.communicate(request, _MOMENT)
+            break
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            return self._late
-        if self._is_given_up and not output:
-            return self._late
-        try:
-            return HostReport.from_json(output.decode(errors="replace"))
-        except ValueError:
-            words = errors.decode(errors="replace").strip().splitlines()
-            why = "; ".join(words[-3:])
-            why = why or f"status {self._process.returncode}, and no message"
-            found = f"cannot be reached, or has no {self._asked['python']}"
-            if self._process.returncode == _NOT_REACHED:
-                found, (*ssh, host, _) = "cannot be reached", self._command
-                if "-T" in ssh:  # The options after it are the launcher's own.
-                    ssh = ssh[: ssh.index("-T")]
-                why += f"; try {shlex.join([*ssh, host])} true"
-            return HostReport((f"{found}: {why}",))
-
-    def give_up(self) -> None:
-        """Waits no more, since enough others have answered."""
-        self._is_given_up = True
-        waited = f"{_PATIENCE:g} s after enough others (--min_workers)"
-        self._late = HostReport((f"did not answer within {waited}",))
-        if self._process:
-            self._process.kill()
-
-
-def ask_each(
-    connections: Mapping[str, Sequence[str]], asked: Mapping[str, Any], timeout: float
-) -> dict[str, HostReport]:
-    """Asks every host the same at once, and waits for all of them."""
-    questions = [_Question(each, asked, timeout) for each in connections.values()]
-    with ThreadPoolExecutor(max(1, len(questions))) as pool:
-        answers = list(pool.map(_Question.ask, questions))
-    return dict(zip(connections, answers, strict=True))
+            request = None  # It is on its way.
+        if enough.is_set() or time.monotonic() > deadline:
+            process.kill()
+            process.communicate()
+            late = f"{timeout:g} s (--connect_timeout)"
+            if enough.is_set():
+                late = f"{_PATIENCE:g} s after enough others (--min_workers)"
+            return HostReport((f"did not answer within {late}",))
+    try:
+        return HostReport.from_json(output.decode(errors="replace"))
+    except ValueError:
+        words = errors.decode(errors="replace").strip().splitlines()
+        why = "; ".join(words[-3:])
+        why = why or f"status {process.returncode}, and no message"
+        found = f"cannot be reached, or has no {asked['python']}"
+        if process.returncode == _NOT_REACHED:
+            found, (*ssh, host, _) = "cannot be reached", command
+            if "-T" in ssh:  # The options after it are the launcher's own.
+                ssh = ssh[: ssh.index("-T")]
+            why += f"; try {shlex.join([*ssh, host])} true"
+        return HostReport((f"{found}: {why}",))
 
 
 def ask(
-    job: Job,
+    job: Job | None,
     connections: Mapping[str, Sequence[str]],
     asked: Mapping[str, Mapping[str, Any]],
     timeout: float,
@@ -158,41 +133,46 @@ def ask(
 
     Once the job could start with those that have answered, the others get a few seconds
     more. Optional hosts that stay silent are assumed to look like the others. Returns
-    the report of each host, and the reason of each silent one.
+    the report of each host, and the reason of each silent one. Without a job, it waits for
+    all of them.
     """
-    questions = [_Question(connections[h], asked[h], timeout) for h in connections]
-    with ThreadPoolExecutor(max(1, len(questions))) as pool:
+    enough = Event()
+    with ThreadPoolExecutor(max(1, len(connections))) as pool:
         try:
-            answers = [pool.submit(each.ask) for each in questions]
+            answers = {
+                host: pool.submit(_ask, each, asked[host], timeout, enough)
+                for host, each in connections.items()
+            }
             deadline = None
-            while wait(answers, _MOMENT).not_done:
+            while wait(answers.values(), _MOMENT).not_done:
                 silent = [
                     host
-                    for host, each in zip(connections, answers, strict=True)
+                    for host, each in answers.items()
                     if not (each.done() and each.result().versions)
                 ]
                 if deadline is None and _can_spare(job, silent):
                     deadline = time.monotonic() + _PATIENCE
                 if deadline is not None and time.monotonic() > deadline:
-                    for each in questions:
-                        each.give_up()
+                    enough.set()
         except BaseException:
             # A signal: do not wait for the answers.
-            for each in questions:
-                each.give_up()
+            enough.set()
             raise
-    found = [each.result() for each in answers]
-    reports = dict(zip(connections, found, strict=True))
+    reports = {host: each.result() for host, each in answers.items()}
     return without_absent(reports, {h: each["ports"] for h, each in asked.items()}, job)
 
 
-def _can_spare(job: Job, hosts: Collection[str]) -> bool:
+def _can_spare(job: Job | None, hosts: Collection[str]) -> bool:
+    if job is None:
+        return False
     lost = job.tasks_on(hosts)
     return policy.can_spare(job.plans, lost, (), job.needed_workers)
 
 
 def without_absent(
-    reports: Mapping[str, HostReport], ports: Mapping[str, Sequence[int]], job: Job
+    reports: Mapping[str, HostReport],
+    ports: Mapping[str, Sequence[int]],
+    job: Job | None,
 ) -> tuple[dict[str, HostReport], dict[str, str]]:
     """Supposes of hosts that the job can do without that they are like the others."""
     absent = {

@@ -3,6 +3,7 @@
 The actor is sent to its node as it is, so this file imports the standard library alone.
 """
 
+import contextlib
 import os
 import socket
 import traceback
@@ -73,9 +74,7 @@ def _call(how: Callable[..., Any], pickled: bytes) -> tuple[bytes, str]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind(("", port))
+        return True
+    return False

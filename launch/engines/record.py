@@ -111,11 +111,9 @@ class Record:
     @property
     def end(self) -> dict[str, Any]:
         """The end of the job: its exit `code`; {} if nobody lived to record it."""
-        try:
-            end: dict[str, Any] = json.loads((self.path / "end.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return end
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads((self.path / "end.json").read_text()))
+        return {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:

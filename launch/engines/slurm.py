@@ -63,9 +63,8 @@ def run(job: Batch, record: Record) -> int:
             tell(f"{signal.Signals(signals[0]).name}: cancelling job {record.job_id}")
             slurm_client.cancel(record.job_id)
             signals.clear()
-        if now and now.is_hopeless:
-            slurm_client.cancel(record.job_id)
-            raise EngineError(_hopeless(now, job))
+        if now:
+            _refuse_if_hopeless(now, job, record)
         if now and now.state in slurm_client.PENDING and now.reason not in told:
             told.append(now.reason)
             tell(f"job {record.job_id} waits: {now.reason or 'Slurm has not said why'}")
@@ -172,21 +171,22 @@ def _refuse_hopeless(job: Batch, record: Record) -> None:
     """Waits until Slurm has looked at the job, and ends it if that can never start."""
     deadline = time.monotonic() + _REFUSAL_TIMEOUT
     while (now := _look(record)) and now.state == "PENDING":
-        if now.is_hopeless:
-            slurm_client.cancel(record.job_id)
-            raise EngineError(_hopeless(now, job))
+        _refuse_if_hopeless(now, job, record)
         if now.reason or time.monotonic() > deadline:
             return
         time.sleep(_TURN)
 
 
-def _hopeless(now: SlurmJob, job: Batch) -> str:
+def _refuse_if_hopeless(now: SlurmJob, job: Batch, record: Record) -> None:
+    if not now.is_hopeless:
+        return
+    slurm_client.cancel(record.job_id)
     asked = " and ".join(
         f"{part.nodes} nodes" + (" with GPUs" if part.gpus_per_node else "")
         for part in job.parts
     )
     there = slurm_client.partitions()
-    return (
+    raise EngineError(
         f"Slurm cannot start the job ({now.reason}), and it was cancelled: it asks for "
         f"{asked}{f', and the partitions are {there}' if there else ''}; lower --nodes, "
         "--num_ps, --num_workers, --cpus_per_task, --mem, --gpus_per_worker or --time, "

@@ -110,8 +110,7 @@ def _reporting(job: Job, path: str) -> Job:
     make_log_dir(job.log_dir)
     # The directory may be that of an earlier job, whose reports would count as this one's.
     Path(path).unlink(missing_ok=True)
-    env = {contract.PROGRESS: path}
-    plans = tuple(replace(each, env={**each.env, **env}) for each in job.plans)
+    plans = tuple(each.telling({contract.PROGRESS: path}) for each in job.plans)
     return replace(job, plans=plans)
 
 
@@ -170,9 +169,5 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 def through_links(plan: TaskPlan) -> TaskPlan:
     """Returns the plan of a task that reaches the others at `HOST`."""
-    tf_config = through(plan.env[contract.TF_CONFIG])
-    return replace(
-        plan,
-        address=through(plan.address),
-        env={**plan.env, contract.TF_CONFIG: tf_config},
-    )
+    told = {contract.TF_CONFIG: through(plan.env[contract.TF_CONFIG])}
+    return replace(plan.telling(told), address=through(plan.address))

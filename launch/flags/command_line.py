@@ -157,9 +157,8 @@ def parse_flags(
         UsageError: If a flag is unknown or has a bad value.
         SystemExit: After printing the help, if it was requested.
     """
-    values.set_gnu_getopt(
-        False
-    )  # Stop at the script, whose flags may have the same names.
+    # Stop at the script, whose flags may have the same names.
+    values.set_gnu_getopt(False)
     try:
         command, *arguments = argv
         _, *rest = values(
@@ -213,9 +212,8 @@ def _check_syntax(program: Program) -> None:
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # Python gives them when it runs the script.
+            # Python gives them when it runs the script.
+            warnings.simplefilter("ignore")
             compile(source, program.script, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""

@@ -22,12 +22,12 @@ class Flags(flags.FlagValues):
         flags.DEFINE_multi_string(name, default, words, flag_values=self)
 
     def integer(
-        self, name: str, default: int | None, words: str, **bounds: int
+        self, name: str, default: int | None, words: str, **bounds: Any
     ) -> None:
         """Defines a flag whose value is an integer, with absl's `lower_bound`."""
         flags.DEFINE_integer(name, default, words, flag_values=self, **bounds)
 
-    def number(self, name: str, default: float, words: str, **bounds: float) -> None:
+    def number(self, name: str, default: float, words: str, **bounds: Any) -> None:
         """Defines a flag whose value is a number, with absl's `lower_bound`."""
         flags.DEFINE_float(name, default, words, flag_values=self, **bounds)
 

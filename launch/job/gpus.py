@@ -1,6 +1,5 @@
 """Shares of this machine's GPUs among its tasks."""
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,10 +59,8 @@ def assign(
 
 def showing(plan: TaskPlan, gpus: Sequence[str]) -> TaskPlan:
     """Shows only these GPUs to a task."""
-    env = {**plan.env, VISIBLE: ",".join(gpus) or "-1"}
-    if gpus:
-        env[GROWTH] = "true"
-    return dataclasses.replace(plan, env=env)
+    grows = {GROWTH: "true"} if gpus else {}
+    return plan.telling({VISIBLE: ",".join(gpus) or "-1", **grows})
 
 
 def _trains(plan: TaskPlan, plans: Sequence[TaskPlan]) -> bool:

@@ -102,6 +102,10 @@ class TaskPlan:
         """The port of the task's address."""
         return split_address(self.address)[1]
 
+    def telling(self, env: Mapping[str, str]) -> "TaskPlan":
+        """Returns the plan with more variables."""
+        return replace(self, env={**self.env, **env})
+
     def shell_line(self) -> str:
         """Returns the task as a line to paste into a shell."""
         env = {k: v for k, v in self.env.items() if k != contract.COMMAND}
@@ -170,7 +174,7 @@ def without_proxy(
     TensorFlow would send its calls through the proxy, and hang.
     """
     env = proxies.exception_for([each.host for each in plans], environ)
-    return tuple(replace(each, env={**each.env, **env}) for each in plans)
+    return tuple(each.telling(env) for each in plans)
 
 
 def tasks_of(counts: Mapping[str, int]) -> list[Task]:

@@ -134,10 +134,7 @@ def make_job(
     kind = resolve_kind(cluster, kind)
     told = _told(checkpoint_dir, timeline, limits)
     # A server does not read them.
-    plans = tuple(
-        each if each.is_server else replace(each, env={**each.env, **told})
-        for each in plans
-    )
+    plans = tuple(p if p.is_server else p.telling(told) for p in plans)
     return Job(
         kind=kind,
         plans=tuple(share_machine(each, environ) for each in plans),
@@ -180,7 +177,7 @@ def share_machine(task_plan: TaskPlan, environ: Mapping[str, str]) -> TaskPlan:
     env = {name: value for name, value in env.items() if name not in environ}
     if task_plan.task.job == "ps":
         env[gpus.VISIBLE] = "-1"
-    return replace(task_plan, env={**task_plan.env, **env})
+    return task_plan.telling(env)
 
 
 def run_job(job: Job) -> int:

@@ -1,6 +1,5 @@
 """Runs a job from a terminal: Ctrl-C and the exit status are the job's."""
 
-import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -17,7 +16,7 @@ def run(
     keep: Sequence[int] = (),
     *,
     spare: Sequence[int] = (),
-    on_start: Callable[[Handle], None] = lambda handle: None,
+    on_start: Callable[[Handle], object] = lambda handle: None,
     on_signal: Callable[[int], None] = lambda signum: None,
     on_event: Callable[[Mapping[str, Any]], None] = lambda event: None,
 ) -> int:
@@ -49,14 +48,11 @@ def run(
     handle = Handle(job, keep)
     on_start(handle)
     status = handle.wait()
-    # A supervisor that was killed may not have read all that it was sent.
-    with contextlib.suppress(ConnectionError):
-        for event in iter(handle.next_event, {}):
-            on_event(event)
+    for event in iter(handle.next_event, {}):
+        on_event(event)
+    # The job has ended: do not lose its exit status.
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            signum, signal.SIG_IGN
-        )  # The job has ended: do not lose its exit status.
+        signal.signal(signum, signal.SIG_IGN)
     # Only a supervisor that was killed leaves tasks behind.
     processes.kill_descendants(job.grace_period, spare)
     drop_log_dir(job.log_dir)

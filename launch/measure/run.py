@@ -94,11 +94,11 @@ def _telling(job: Job, env: Mapping[str, str]) -> Job:
     """Adds variables to the tasks that run the script, but the file to one alone."""
     leader = policy.leader(job.plans)
     rest = {name: env[name] for name in env if name != contract.HISTORY}
-    plans = []
-    for plan in job.plans:
-        own = env if plan.task == leader else rest
-        plans.append(plan if plan.is_server else replace(plan, env={**plan.env, **own}))
-    return replace(job, plans=tuple(plans))
+    plans = tuple(
+        plan if plan.is_server else plan.telling(env if plan.task == leader else rest)
+        for plan in job.plans
+    )
+    return replace(job, plans=plans)
 
 
 def _records(path: Path) -> Iterator[EpochRecord]:

@@ -67,10 +67,7 @@ class Namespaces:
             # own end.
             for prefix, device in ((inside, "eth0"), ([], self.outside(name))):
                 if rate is None:
-                    command = ["tc", "qdisc", "del", "dev", device, "root"]
-                    subprocess.run(
-                        [*prefix, *command], check=False, stderr=subprocess.DEVNULL
-                    )
+                    _try(*prefix, "tc", "qdisc", "del", "dev", device, "root")
                     continue
                 bucket = ["tbf", "rate", rate, "burst", burst, "latency", _QUEUE]
                 _run(*prefix, "tc", "qdisc", "replace", "dev", device, "root", *bucket)

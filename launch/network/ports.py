@@ -1,5 +1,6 @@
 """Picks free ports that no other program is likely to take."""
 
+import contextlib
 import itertools
 import random
 import socket
@@ -57,9 +58,7 @@ def pick(count: int) -> list[int]:
 
 def is_free(port: int) -> bool:
     """Returns True if a server could listen on the port on every interface."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind(("", port))
+        return True
+    return False

@@ -3,6 +3,7 @@
 Anyone who can reach the port of a TensorFlow server can run code there.
 """
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -51,7 +52,17 @@ def protect(mode: str, ports: Collection[int]) -> Protection:
         ProtectionError: If the system does not allow `loopback` or `private`.
     """
     if mode == PRIVATE:
-        return _private()
+        try:
+            private_network.enter()
+        except OSError as error:
+            raise ProtectionError(
+                f"this system cannot give the job its own network ({error.strerror}): "
+                "allow unprivileged user namespaces, or try --network=loopback"
+            ) from None
+        return Protection(
+            "the job has its own network (--network=private): no other process can reach "
+            "its ports, and it cannot reach other machines"
+        )
     problem = "" if mode == OPEN else loopback_only.why_not()
     if mode == LOOPBACK and problem:
         raise ProtectionError(
@@ -63,20 +74,6 @@ def protect(mode: str, ports: Collection[int]) -> Protection:
     return Protection(
         "the ports are closed to other machines (--network=loopback)",
         confined=LoopbackOnly(ports),
-    )
-
-
-def _private() -> Protection:
-    try:
-        private_network.enter()
-    except OSError as error:
-        raise ProtectionError(
-            f"this system cannot give the job its own network ({error.strerror}): "
-            "allow unprivileged user namespaces, or try --network=loopback"
-        ) from None
-    return Protection(
-        "the job has its own network (--network=private): no other process can reach "
-        "its ports, and it cannot reach other machines"
     )
 
 
@@ -129,14 +126,15 @@ def is_here(address: str) -> bool:
 
 def has_address(family: int, ip: str) -> bool:
     """Returns True if an IP address belongs to this machine."""
-    try:
-        # The kernel binds only its own addresses; a list of interfaces would miss some,
-        # such as all of 127.0.0.0/8.
-        with socket.socket(family, socket.SOCK_DGRAM) as tried:
-            tried.bind((ip.partition("%")[0], 0))
-    except OSError:
-        return False
-    return True
+    # The kernel binds only its own addresses; a list of interfaces would miss some, such as
+    # all of 127.0.0.0/8.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(family, socket.SOCK_DGRAM) as tried,
+    ):
+        tried.bind((ip.partition("%")[0], 0))
+        return True
+    return False
 
 
 def _user() -> str:

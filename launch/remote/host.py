@@ -22,11 +22,10 @@ def is_free(port: int) -> bool:
 
 def can_bind(tried: socket.socket, address: Any) -> bool:
     """Binds a socket, and returns whether that was possible."""
-    try:
+    with contextlib.suppress(OSError):
         tried.bind(address)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def listens(pid: int, port: int) -> bool:
@@ -76,13 +75,11 @@ def children() -> list[int]:
 
 def _stat(pid: int) -> list[str]:
     """Returns the state of a process, the id of its parent, and more; [] if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            # The command's name comes before this, in parentheses, and may itself
-            # contain some.
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The command's name comes before this, in parentheses, and may itself contain
+        # some, and any bytes.
+        return file.read().rpartition(b")")[2].decode().split()
+    return []
 
 
 def prctl(option: int, value: int) -> None:

@@ -7,6 +7,7 @@ look for what `--secure` needs: `is_closed` (its ports are to be closed to other
 whether to import TensorFlow, which takes seconds: `imports`.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -127,11 +128,10 @@ def _is_free(port: int) -> bool:
 
 def _ephemeral() -> list[int]:
     """Returns the ports that the kernel assigns to outgoing connections: first, last."""
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-            return [int(each) for each in re.findall(r"\d+", file.read())]
-    except OSError:
-        return [0, 0]
+    path = "/proc/sys/net/ipv4/ip_local_port_range"
+    with contextlib.suppress(OSError), open(path) as file:
+        return [*map(int, file.read().split())]
+    return [0, 0]
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ a script that does use its cluster connects to another task, or listens on its o
 before it trains. That it trains, Keras's output says.
 """
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -206,10 +207,9 @@ class ClusterWatch:
     def _is_used(self, pids: Collection[int]) -> bool:
         if any(plan.remote for plan in self._plans):
             return True  # Nobody sees the sockets of other hosts.
-        try:
+        with contextlib.suppress(psutil.Error):
             return is_used(_sockets(), self._plans, pids)
-        except psutil.Error:
-            return True  # Unknown: no warning is better than a wrong one.
+        return True  # Unknown: no warning is better than a wrong one.
 
 
 def _sockets() -> list[Socket]:

@@ -15,11 +15,9 @@ class Check(Protocol):
     @property
     def interval(self) -> float:
         """The longest time between two calls of `check`, in seconds; may be inf."""
-        ...
 
     def check(self) -> None:
         """Polls once, and acts on the result."""
-        ...
 
 
 class EventLoop:

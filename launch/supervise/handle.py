@@ -61,9 +61,10 @@ class Child:
         self._events = self._control.makefile("rb")
 
     def next_event(self) -> dict[str, Any]:
-        """Waits for its next event; {} at its end."""
-        line = self._events.readline()
-        return json.loads(line) if line else {}
+        """Waits for its next event; {} at its end, also within an event."""
+        with contextlib.suppress(ConnectionError, ValueError):
+            return dict(json.loads(self._events.readline()))
+        return {}
 
     def watch(
         self, happened: Callable[[Mapping[str, Any]], object]
@@ -71,10 +72,8 @@ class Child:
         """Calls `happened` with each event, in a thread that ends with the last."""
 
         def listen() -> None:
-            # It may be killed within a line, or closed by this process.
-            with contextlib.suppress(OSError, ValueError):
-                for event in iter(self.next_event, {}):
-                    happened(event)
+            for event in iter(self.next_event, {}):
+                happened(event)
 
         thread = threading.Thread(target=listen, daemon=True)
         thread.start()

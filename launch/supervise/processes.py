@@ -148,8 +148,7 @@ def kill_strays(tasks: Sequence[int]) -> None:
 
 def describe(pid: int) -> str:
     """Describes a process, for example as `process 12 (python train.py)`."""
-    try:
-        command = " ".join(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        command = ""
-    return f"process {pid} ({command[:60]})" if command else f"process {pid}"
+    with contextlib.suppress(psutil.Error):
+        if command := " ".join(psutil.Process(pid).cmdline()):
+            return f"process {pid} ({command[:60]})"
+    return f"process {pid}"

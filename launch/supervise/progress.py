@@ -112,7 +112,6 @@ class ProgressLine:
 
 def read(log: str) -> str:
     """Returns the last line of a running job, or ''; `log` is a log file of a task."""
-    try:
+    with contextlib.suppress(OSError):
         return Path(os.path.dirname(log), FILE).read_text().strip()
-    except OSError:
-        return ""
+    return ""

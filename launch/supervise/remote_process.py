@@ -4,15 +4,14 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from launch.job.plan import Remote, TaskPlan
+from launch.job.plan import Remote
 from launch.remote import channel
 from launch.supervise import processes
 from launch.supervise.policy import LOST
 from launch.supervise.processes import Exit
-from tf_config import contract
 from tf_config.contract import Report
 
 HEARTBEAT_INTERVAL = 5.0
@@ -20,29 +19,6 @@ LEASE = 30.0
 """Seconds between signs of life, and without one until a task is killed on its host."""
 
 _F_SETPIPE_SZ, _PIPE_SIZE = 1031, 1 << 20  # bytes; the number is Linux's.
-
-
-def request_of(
-    plan: TaskPlan,
-    remote: Remote,
-    env: Mapping[str, str],
-    *,
-    stall_timeout: float,
-    closed: Sequence[int],
-) -> dict[str, Any]:
-    """Returns the request to the agent for a task."""
-    return {
-        "argv": plan.argv,
-        "env": {k: v for k, v in env.items() if k != contract.REPORT_FD},
-        "cwd": remote.cwd,
-        "address": plan.address,
-        # A task that runs the script may open its port or not, at any time.
-        "port": plan.port if plan.is_server else None,
-        "closed": closed,
-        "report": contract.REPORT_FD if contract.REPORT_FD in env else None,
-        "lease": LEASE,
-        "stall_timeout": stall_timeout,
-    }
 
 
 class RemoteProcess:
@@ -57,7 +33,7 @@ class RemoteProcess:
 
     def __init__(
         self,
-        connect: Sequence[str],
+        remote: Remote,
         python: str,
         request: Mapping[str, Any],
         *,
@@ -72,7 +48,7 @@ class RemoteProcess:
         there, self._input = os.pipe()
         try:
             self.pid = processes.spawn(
-                [*connect, channel.command(channel.AGENT, python)],
+                [*remote.connect, channel.command(channel.AGENT, python)],
                 os.environ,
                 stdin=there,
                 output=output,
@@ -87,7 +63,7 @@ class RemoteProcess:
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._input, _F_SETPIPE_SZ, _PIPE_SIZE)
         os.set_blocking(self._input, False)
-        self.send(channel.request(channel.AGENT, request))
+        self.send(channel.request(channel.AGENT, {**request, "lease": LEASE}))
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the task, if the connection stands."""
@@ -159,12 +135,10 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._processes: list[RemoteProcess] = []
-        self._is_beating = False
 
     def add(self, process: RemoteProcess) -> None:
         """Sends signs of life to a process until it is closed."""
-        if not self._is_beating:
-            self._is_beating = True
+        if not self._processes:
             signal.signal(signal.SIGALRM, lambda *_: self._beat())
             signal.setitimer(signal.ITIMER_REAL, HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL)
         self._processes.append(process)

@@ -89,8 +89,7 @@ def run(
 
 
 def _accepts(address: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         socket.create_connection(split_address(address), _INTERVAL).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False

@@ -15,7 +15,7 @@ from launch.supervise import processes
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.fork_server import ForkServer
 from launch.supervise.processes import Exit
-from launch.supervise.remote_process import Heartbeat, RemoteProcess, request_of
+from launch.supervise.remote_process import Heartbeat, RemoteProcess
 from tf_config import contract
 from tf_config.contract import Report
 
@@ -76,11 +76,6 @@ class Starter:
         """True if tasks can be started without waiting for the fork server."""
         return not self._server or self._server.is_ready or bool(self._server.problem)
 
-    @property
-    def hears_reports(self) -> bool:
-        """True if each task gets a pipe for its reports: a job without restarts has none."""
-        return bool(self._job.max_restarts)
-
     def begin(self) -> None:
         """Starts the fork server if this job is to have one; call it once or more."""
         if self._has_begun:
@@ -104,40 +99,48 @@ class Starter:
         self._loop.register(server, lambda: self._hear(server))
 
     def start(
-        self,
-        plan: TaskPlan,
-        env: Mapping[str, str],
-        *,
-        output: int,
-        reports: int,
-        inherit_stdin: bool = False,
+        self, plan: TaskPlan, *, output: int, reports: int, inherit_stdin: bool = False
     ) -> Started:
         """Starts a task in its own session; it dies with this process.
 
-        `env` is its whole environment on this machine, and what is added on another host. It
-        names `reports`, the file of its reports, if the task may report. On another host, it
-        reads no standard input.
+        It gets `reports`, the file of its reports, unless the job has no restarts. On another
+        host, it reads no standard input.
         """
+        hears = bool(self._job.max_restarts)
         if plan.remote:
-            python, *_ = plan.argv
-            request = request_of(
-                plan,
-                plan.remote,
-                env,
-                stall_timeout=self._job.stall_timeout,
-                closed=self._job.closed_ports,
-            )
+            request = {
+                "argv": plan.argv,
+                "env": plan.env,
+                "cwd": plan.remote.cwd,
+                "address": plan.address,
+                # A task that runs the script may open its port or not, at any time.
+                "port": plan.port if plan.is_server else None,
+                "closed": self._job.closed_ports,
+                "report": contract.REPORT_FD if hears else None,
+                "stall_timeout": self._job.stall_timeout,
+            }
             remote = RemoteProcess(
-                plan.remote.connect, python, request, output=output, events=reports
+                plan.remote, plan.argv[0], request, output=output, events=reports
             )
             self._heartbeat.add(remote)
             return remote
-        pass_fds = [reports] if contract.REPORT_FD in env else []
+        env = {**os.environ, **plan.env}
+        if hears:
+            env[contract.REPORT_FD] = str(reports)
+        pass_fds = [reports] if hears else []
+        pid = self._fork(plan, env, output, inherit_stdin, pass_fds)
         return LocalProcess(
-            self._start_here(plan, env, output, inherit_stdin, pass_fds)
+            pid
+            or processes.spawn(
+                plan.argv,
+                env,
+                output=output,
+                stdin=None if inherit_stdin else subprocess.DEVNULL,
+                pass_fds=pass_fds,
+            )
         )
 
-    def _start_here(
+    def _fork(
         self,
         plan: TaskPlan,
         env: Mapping[str, str],
@@ -145,30 +148,26 @@ class Starter:
         inherit_stdin: bool,
         pass_fds: Sequence[int],
     ) -> int:
-        if self._server:
-            if not self.is_ready:
-                # The supervisor has waited for it as long as a start may take.
-                self._loop.unregister(self._server)
-                self._server.close("the fork server was not ready in time")
-            problem = self._server.problem or self._why_not(plan, env)
-            if not problem:
-                with open(os.devnull) as nothing:
-                    stdin = 0 if inherit_stdin else nothing.fileno()
-                    others = {each: each for each in pass_fds}
-                    files = {0: stdin, 1: output, 2: output, **others}
-                    answer = self._server.fork(plan.argv, env, files)
-                if answer.pid:
-                    self._note(f"{plan.name} is process {answer.pid}, forked")
-                    return answer.pid
-                problem = answer.problem
-            self._note(f"{plan.name} is spawned, not forked: {problem}")
-        return processes.spawn(
-            plan.argv,
-            env,
-            output=output,
-            stdin=None if inherit_stdin else subprocess.DEVNULL,
-            pass_fds=pass_fds,
-        )
+        """Returns the process id of a task that was forked; 0 if it has to be spawned."""
+        if not self._server:
+            return 0
+        if not self.is_ready:
+            # The supervisor has waited for it as long as a start may take.
+            self._loop.unregister(self._server)
+            self._server.close("the fork server was not ready in time")
+        problem = self._server.problem or self._why_not(plan, env)
+        if not problem:
+            with open(os.devnull) as nothing:
+                stdin = 0 if inherit_stdin else nothing.fileno()
+                others = {each: each for each in pass_fds}
+                files = {0: stdin, 1: output, 2: output, **others}
+                answer = self._server.fork(plan.argv, env, files)
+            if answer.pid:
+                self._note(f"{plan.name} is process {answer.pid}, forked")
+                return answer.pid
+            problem = answer.problem
+        self._note(f"{plan.name} is spawned, not forked: {problem}")
+        return 0
 
     def _why_not(self, plan: TaskPlan, environ: Mapping[str, str]) -> str:
         return forking.why_not(plan, {**environ, **plan.env}, self._environment)

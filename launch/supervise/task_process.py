@@ -11,7 +11,6 @@ from launch.console.lines import LineSplitter, tail
 from launch.job.plan import TaskPlan
 from launch.supervise import processes
 from launch.supervise.starter import Starter
-from tf_config import contract
 from tf_config.contract import Report
 
 _TAIL_LINES = 15
@@ -66,12 +65,9 @@ class TaskProcess:
         self._log = open(log_path, mode, buffering=0)  # noqa: SIM115
         self._output, write_end = _pipe()
         self.reports, report_end = _pipe()
-        told = {contract.REPORT_FD: str(report_end)} if starter.hears_reports else {}
         try:
             self._process = starter.start(
                 plan,
-                # Another host has its own environment.
-                {**({} if plan.remote else os.environ), **plan.env, **told},
                 output=write_end,
                 reports=report_end,
                 inherit_stdin=inherit_stdin,

@@ -17,7 +17,7 @@ from launch.supervise import policy
 from launch.supervise.event_loop import EventLoop
 from launch.supervise.policy import Verdict
 from launch.supervise.processes import Exit
-from launch.supervise.remote_process import LEASE, Heartbeat, RemoteProcess
+from launch.supervise.remote_process import Heartbeat, RemoteProcess
 
 if TYPE_CHECKING:
     from launch.secure.authority import Authority
@@ -41,14 +41,17 @@ class _Running:
         request = {
             **{"argv": tunnel.argv, "env": dict(tunnel.env), "cwd": "/"},
             **{"address": f"tunnel {tunnel.port}", "port": tunnel.port, "closed": []},
-            **{"report": None, "lease": LEASE, "stall_timeout": job.stall_timeout},
+            **{"report": None, "stall_timeout": job.stall_timeout},
             **{"config": tunnel.config, "python": tunnel.python},
         }
-        connect = tunnel.remote.connect
         try:
             with open(log_path, "ab") as log:
                 self.process = RemoteProcess(
-                    connect, tunnel.python, request, output=log.fileno(), events=theirs
+                    tunnel.remote,
+                    tunnel.python,
+                    request,
+                    output=log.fileno(),
+                    events=theirs,
                 )
         except OSError:
             os.close(self.events)

@@ -296,7 +296,7 @@ def test_a_part_of_a_pod_that_cannot_be(tmp_path, text, message):
 
 
 def test_every_flag_about_the_tasks_reaches_the_launchers_pod():
-    values = Flags()
+    values = cluster_flags.Flags()
     cluster_flags.define(values)
     here = {"module", "m", "log_dir", *NOT_SETTINGS}
     assert {*values} - {*kubernetes._INSIDE} == here

@@ -3,7 +3,7 @@
 import pytest
 
 from launch.fault import progress
-from launch.fault.invariants import Ending, broken, judge
+from launch.fault.invariants import Ending, judge
 from launch.fault.progress import Progress, Result
 from tf_config import contract
 
@@ -24,6 +24,10 @@ def ending(**values):
 
 def steps(number, ahead=0):
     return Progress((), Result(number, expected=400, in_flight=8, ahead=ahead))
+
+
+def broken(invariants):
+    return [each for each in invariants if not each.holds]
 
 
 @pytest.mark.parametrize(
