@@ -29,7 +29,6 @@ from launch.engines.kubernetes_pods import LAUNCHER, Pods, resources_of
 from launch.flags import cluster_flags
 from launch.flags.config_file import NOT_SETTINGS
 from launch.flags.errors import UsageError
-from launch.flags.values import Flags
 from launch.job.plan import task_name
 from launch.remote import greeting
 from launch.secure import mode
