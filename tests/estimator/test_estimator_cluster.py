@@ -60,6 +60,7 @@ def six(tmp_path_factory) -> Run:
     )
 
 
+@pytest.mark.in_gate
 def test_every_process_ends_by_itself_with_status_0(six):
     endings = {
         name: " ".join(ending.split()[:2]) for name, ending in six.endings().items()
@@ -68,6 +69,7 @@ def test_every_process_ends_by_itself_with_status_0(six):
     assert endings == dict.fromkeys(tasks, "finished 0"), six.errors
 
 
+@pytest.mark.in_gate
 def test_steps_run_on_chief_and_workers_and_reach_max_steps(six):
     assert {*six.tasks} == {"chief-0", "worker-0", "worker-1"}
     steps = [task["steps"] for task in six.tasks.values()]
@@ -78,6 +80,7 @@ def test_steps_run_on_chief_and_workers_and_reach_max_steps(six):
     assert 80 <= sum(steps) <= 80 + 2 * 3
 
 
+@pytest.mark.in_gate
 def test_variables_are_where_the_report_says(six):
     reported = {
         name: int(ps) for ps, name in re.findall(r"│ ([01])  │ (\S+) ", six.output)

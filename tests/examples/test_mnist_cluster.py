@@ -9,6 +9,7 @@ from ..support.jobs import ROOT, launch, with_environment
 EXAMPLE = ROOT / "examples" / "mnist_cnn.py"
 
 
+@pytest.mark.in_gate
 @pytest.mark.cluster
 def test_five_processes_train_and_report(tmp_path):
     saved = tmp_path / "mnist.keras"
