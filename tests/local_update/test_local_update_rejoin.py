@@ -1,6 +1,7 @@
 """A worker that was lost and started again takes part again: decisions, and in threads."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -268,7 +269,7 @@ class FakeWorkers:
     """What `SharedData` asks workers about, without others."""
 
     def __init__(self, me, present):
-        self.me, self.present = me, present
+        self.members = SimpleNamespace(me=me, present=present)
 
     def gather_numbers(self, numbers):
         return np.array([[3, *numbers[1:]]])

@@ -127,7 +127,7 @@ def test_the_schedules_as_text():
     [
         (lambda: gpipe(0, 1), "at least one stage; received 0"),
         (lambda: one_forward_one_backward(1, 0), "at least one microbatch; received 0"),
-        (lambda: make_schedule("2f2b", 1, 1), "'2f2b': choose one of gpipe, 1f1b"),
+        (lambda: make_schedule("2f2b", 1, 1), "one of gpipe, 1f1b; received '2f2b'"),
     ],
 )
 def test_what_does_not_exist_is_refused(make, message):
